@@ -1,0 +1,1 @@
+"""Serve, load and probe real-time interaction models on a beat."""

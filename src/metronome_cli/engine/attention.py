@@ -1,0 +1,166 @@
+"""Attention over sinks and window, straight from the block pool.
+
+Knows:   which place of the pool holds which index, the exact mask, the two queries.
+Ignores: where queries and keys come from. Keys arrive rotated, once, and are never touched again.
+
+Sinks (p < S) are met by a query turned for the sinks, the window (max(S, t-W+1) <= p <= t) by the
+token's own; a block that holds both kinds is visited twice (design, section 4).
+Shape letters: B rows (sessions with tokens in this step), T tokens of all rows, M most tokens of a row,
+N blocks of a row, L places of a row (N x block size), Q query heads, H KV heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..window import oldest_needed, reach, sees
+from .blocks import Lane
+
+_PADDING = -1  # logical number of a block that is not there; its indexes are negative, so no mask admits them
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a step's tokens lie and what they may see; made once, used by every layer."""
+
+    lanes: tuple[Lane, ...]
+    lengths: tuple[int, ...]
+    index_T: Tensor  # each token's index in its session
+    window_T: Tensor
+    sinks_T: Tensor
+    place_T: Tensor  # each token's place in the flattened pool
+    padded_T: Tensor  # each token's position in the padded [B x M] batch
+    table_BN: Tensor  # physical blocks: sink columns first, then window columns
+    sink_places: int  # how many of the L places belong to sink columns
+    visible_BML: Tensor
+
+
+def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch: int) -> Layout:
+    """Lay out a step; each lane has just been extended by its length, 1 or more."""
+    starts = [lane.length - length for lane, length in zip(lanes, lengths, strict=True)]
+    index_T = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
+    row_T = torch.repeat_interleave(torch.arange(len(lanes)), torch.tensor(lengths))
+    start_B, most = torch.tensor(starts), max(lengths)
+    window_B, sinks_B = torch.tensor([reach(lane.policy) for lane in lanes]).unbind(1)
+
+    columns = [_columns(lane, start, block_size) for lane, start in zip(lanes, starts, strict=True)]
+    sink_width = max(len(sinks) for sinks, _ in columns)
+    run_width = max(len(run) for _, run in columns)
+    logical_BN = torch.tensor([_pad(sinks, sink_width) + _pad(run, run_width) for sinks, run in columns])
+    physical = [{**lane.table, _PADDING: scratch} for lane in lanes]
+    table_BN = torch.tensor(
+        [[of[n] for n in row] for of, row in zip(physical, logical_BN.tolist(), strict=True)]
+    )
+
+    sink_places = sink_width * block_size
+    key_BL = (logical_BN.unsqueeze(-1) * block_size + torch.arange(block_size)).flatten(1)
+    t_BM1 = (start_B.unsqueeze(1) + torch.arange(most)).unsqueeze(-1)
+    visible_BML = _visible(t_BM1, key_BL.unsqueeze(1), window_B, sinks_B, sink_places)
+    block_T = torch.tensor(
+        [physical[b][n] for b, n in zip(row_T.tolist(), (index_T // block_size).tolist(), strict=True)]
+    )
+    return Layout(
+        tuple(lanes),
+        tuple(lengths),
+        index_T,
+        window_B[row_T],
+        sinks_B[row_T],
+        block_T * block_size + index_T % block_size,
+        row_T * most + index_T - start_B[row_T],
+        table_BN,
+        sink_places,
+        visible_BML,
+    )
+
+
+def attend(query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
+    """Attention of all rows of a step, [T, Q, D]. `keys`, `values`: one layer's [blocks + 1, block, H, D].
+
+    One product per KV head: the gathered keys lie head by head inside a token, and a batched product over
+    (row, head) would copy them once more.
+    """
+    rows, most, places = layout.visible_BML.shape
+    kv_heads, head_size = keys.shape[-2:]
+    keys_BLHD, values_BLHD = (
+        pool.index_select(0, layout.table_BN.flatten()).view(rows, places, kv_heads, head_size).to(query_TQD.dtype)
+        for pool in (keys, values)
+    )
+    queries, sink_queries = (
+        _to_rows(x * head_size**-0.5, rows, most, kv_heads, layout) for x in (query_TQD, sink_query_TQD)
+    )
+    hidden = (~layout.visible_BML).repeat_interleave(query_TQD.shape[1] // kv_heads, dim=1)
+    cut = layout.sink_places
+    out = torch.empty_like(queries)
+    for head in range(kv_heads):
+        keys_BDL = keys_BLHD[:, :, head].transpose(1, 2)
+        scores = torch.cat(
+            (sink_queries[head] @ keys_BDL[..., :cut], queries[head] @ keys_BDL[..., cut:]), dim=-1
+        )
+        weights = scores.masked_fill_(hidden, float("-inf")).softmax(-1)
+        out[head] = weights @ values_BLHD[:, :, head]
+    return _from_rows(out, rows, most, layout)
+
+
+def attend_plain(
+    query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tensor, layout: Layout
+) -> Tensor:
+    """The plain twin of `attend`: token by token, over the live places alone, in float64."""
+    block_size, kv_heads, head_size = keys.shape[1:]
+    out = torch.empty_like(query_TQD)
+    row_T = [lane for lane, n in zip(layout.lanes, layout.lengths, strict=True) for _ in range(n)]
+    for i, lane in enumerate(row_T):
+        t = int(layout.index_T[i])
+        seen = [p for p in range(t + 1) if sees(lane.policy, t, p)]
+        place = [lane.table[p // block_size] * block_size + p % block_size for p in seen]
+        keys_HLD = keys.flatten(0, 1)[place].transpose(0, 1).double()
+        values_HLD = values.flatten(0, 1)[place].transpose(0, 1).double()
+        is_sink_L = torch.tensor(seen) < layout.sinks_T[i]
+        grouped = [x[i].double().view(kv_heads, -1, head_size) for x in (query_TQD, sink_query_TQD)]
+        own, to_sink = (q @ keys_HLD.transpose(1, 2) for q in grouped)
+        weights = (torch.where(is_sink_L, to_sink, own) * head_size**-0.5).softmax(-1)
+        out[i] = (weights @ values_HLD).flatten(0, 1).to(out.dtype)
+    return out
+
+
+def _columns(lane: Lane, start: int, block_size: int) -> tuple[list[int], list[int]]:
+    """Logical blocks that tokens from index `start` on may see: the sinks', and the window's run."""
+    end = (lane.length - 1) // block_size + 1
+    first = oldest_needed(lane.policy, start) // block_size
+    return list(range(min(lane.sink_blocks, end))), list(range(first, end))
+
+
+def _pad(logical: list[int], width: int) -> list[int]:
+    return logical + [_PADDING] * (width - len(logical))
+
+
+def _visible(t_BM1: Tensor, key_B1L: Tensor, window_B: Tensor, sinks_B: Tensor, sink_places: int) -> Tensor:
+    """[B, M, L]: `window.sees`, with each key admitted in columns of its own kind only."""
+    window_B11, sinks_B11 = window_B.view(-1, 1, 1), sinks_B.view(-1, 1, 1)
+    as_sink = (key_B1L >= 0) & (key_B1L < sinks_B11)
+    as_window = (key_B1L >= sinks_B11) & (key_B1L > t_BM1 - window_B11)
+    in_sink_column = torch.arange(key_B1L.shape[-1]) < sink_places
+    return torch.where(in_sink_column, as_sink, as_window) & (key_B1L <= t_BM1)
+
+
+def _to_rows(x_TQD: Tensor, rows: int, most: int, kv_heads: int, layout: Layout) -> Tensor:
+    """[H, B, M x Q/H, D]: padded to the longest row, grouped by KV head. Padding is zero."""
+    query_heads, head_size = x_TQD.shape[1:]
+    if len(x_TQD) < rows * most:
+        padded = x_TQD.new_zeros(rows * most, query_heads, head_size)
+        x_TQD = padded.index_copy_(0, layout.padded_T, x_TQD)
+    return (
+        x_TQD.view(rows, most, kv_heads, -1, head_size)
+        .permute(2, 0, 1, 3, 4)
+        .reshape(kv_heads, rows, -1, head_size)
+    )
+
+
+def _from_rows(out: Tensor, rows: int, most: int, layout: Layout) -> Tensor:
+    """The inverse of `_to_rows`, with padding left behind."""
+    kv_heads, _, _, head_size = out.shape
+    x = out.view(kv_heads, rows, most, -1, head_size).permute(1, 2, 0, 3, 4).flatten(0, 1).flatten(1, 2)
+    return x if len(layout.padded_T) == len(x) else x[layout.padded_T]

@@ -1,0 +1,41 @@
+"""The KV memory of one device: keys and values of every layer, in blocks.
+
+Knows:   tensors and their shapes.
+Ignores: which session holds a block (blocks.py) and who may see it (attention.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class KvPool:
+    """Per layer, keys and values [blocks + 1, block_size, kv_heads, head_dim].
+
+    The last block is scratch: padding reads it, and it stays zero.
+    """
+
+    def __init__(
+        self, layers: int, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> None:
+        shape = (layers, blocks + 1, block_size, kv_heads, head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype)
+        self.values = torch.zeros(shape, dtype=dtype)
+        self.scratch = blocks
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        """Zero blocks that change hands: the next tenant sees nothing of the last one, NaN included."""
+        self.fill(blocks, 0.0)
+
+    def fill(self, blocks: Sequence[int], value: float) -> None:
+        """Set every place of `blocks` in all layers to `value`."""
+        where = torch.tensor(blocks)
+        self.keys[:, where] = value
+        self.values[:, where] = value
+
+    @property
+    def bytes(self) -> int:
+        """Memory taken, scratch included."""
+        return self.keys.nbytes + self.values.nbytes

@@ -1,0 +1,74 @@
+"""From logits to the next token: greedy, temperature, top-p, each session by its own seed.
+
+Knows:   logits, and one uniform number per row.
+Ignores: sessions' caches. A row's choice depends on its own logits and number, not on its neighbours.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import ProfileError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one session chooses. Temperature 0 is greedy; `suppress` lists ids it never says."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    suppress: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ProfileError("model.temperature", self.temperature, "use 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise ProfileError("model.top_p", self.top_p, "use more than 0, at most 1")
+
+
+@dataclass(slots=True)
+class Chooser:
+    """A session's sampling and where its random numbers have got to."""
+
+    sampling: Sampling
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.sampling.seed)  # noqa: S311 (a dice, not a secret)
+
+    def uniform(self) -> float:
+        return self._random.random()
+
+
+def choose(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
+    """One token id per row, int64 [B]."""
+    logits_BV = logits_BV.float()
+    for row, chooser in enumerate(choosers):
+        logits_BV[row, list(chooser.sampling.suppress)] = float("-inf")
+    ids_B = logits_BV.argmax(-1)
+    warm = [row for row, chooser in enumerate(choosers) if chooser.sampling.temperature > 0]
+    if warm:
+        ids_B[warm] = _nucleus(logits_BV[warm], [choosers[row] for row in warm])
+    return ids_B
+
+
+def _nucleus(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
+    """Inverse-CDF draw from the smallest set of ids whose probability reaches top-p."""
+    temperature_B1, top_p_B1, uniform_B1 = (
+        torch.tensor(column, dtype=torch.float32).unsqueeze(1)
+        for column in zip(
+            *((c.sampling.temperature, c.sampling.top_p, c.uniform()) for c in choosers), strict=True
+        )
+    )
+    sorted_BV, order_BV = (logits_BV / temperature_B1).softmax(-1).sort(-1, descending=True)
+    before_BV = sorted_BV.cumsum(-1) - sorted_BV
+    kept_BV = sorted_BV * (before_BV < top_p_B1)
+    reached_BV = kept_BV.cumsum(-1)
+    rank_B1 = (reached_BV <= uniform_B1 * reached_BV[:, -1:]).sum(-1, keepdim=True)
+    last_kept_B1 = (kept_BV > 0).sum(-1, keepdim=True) - 1
+    return order_BV.gather(1, torch.minimum(rank_B1, last_kept_B1)).squeeze(1)

@@ -1,0 +1,172 @@
+"""Checkpoints into decoders: a folder with config.json and safetensors, as Hugging Face writes them.
+
+Knows:   key names of Llama, Qwen2 and Qwen3, sharding, fusing, RoPE variants in config.json.
+Ignores: where the folder came from (models/assets.py) and what runs the decoder.
+
+A key that is missing, left over or misshaped is an error naming it, never a silent default.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig
+
+from ..errors import AssetError
+from .decoder import Decoder, DecoderConfig, DecoderWeights, LayerWeights
+from .rope import Rope
+
+_FAMILIES = ("llama", "qwen2", "qwen3")
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Take = Callable[[str, tuple[int, ...]], Tensor]
+
+
+def load_decoder(folder: Path, dtype: torch.dtype | str = torch.float32) -> Decoder:
+    """The decoder of a checkpoint folder. AssetError when it is of another architecture or incomplete."""
+    dtype = _DTYPES[dtype] if isinstance(dtype, str) else dtype
+    source = _read_config(folder)
+    config = _decoder_config(source, folder)
+    tensors = _Tensors(folder, dtype)
+    weights = _fuse(config, tensors.take)
+    tensors.check_nothing_left(ignore={"lm_head.weight"} if config.tied else set())
+    return Decoder(config, weights, make_rope(source, folder, dtype))
+
+
+def make_rope(source: PreTrainedConfig, folder: Path, dtype: torch.dtype) -> Rope:
+    """Rotary frequencies as config.json asks: default, linear or llama3 scaling."""
+    parameters: dict[str, Any] = dict(source.rope_parameters)
+    size = getattr(source, "head_dim", None) or source.hidden_size // source.num_attention_heads
+    exponent = torch.arange(0, size, 2, dtype=torch.float64) / size
+    inverse = torch.pow(float(parameters["rope_theta"]), -exponent)
+    match parameters.get("rope_type", "default"):
+        case "default":
+            return Rope(inverse, dtype=dtype)
+        case "linear":
+            return Rope(inverse / parameters["factor"], dtype=dtype)
+        case "llama3":
+            return Rope(_llama3(inverse, parameters), dtype=dtype)
+        case other:
+            raise AssetError(f"{folder}: rope_type {other!r} is not supported; use default, linear or llama3")
+
+
+def _llama3(inverse: Tensor, parameters: dict[str, Any]) -> Tensor:
+    """Llama 3.1's scaling: slow frequencies divided by `factor`, fast ones kept, a ramp between."""
+    turns = inverse * (int(parameters["original_max_position_embeddings"]) / (2 * math.pi))
+    low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return inverse * (kept + (1 - kept) / float(parameters["factor"]))
+
+
+def _read_config(folder: Path) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise AssetError(f"{folder}: no readable config.json of a known model ({error})") from None
+    if config.model_type not in _FAMILIES:
+        raise AssetError(
+            f"{folder}: model_type {config.model_type!r} is not supported; use one of {', '.join(_FAMILIES)}"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise AssetError(
+            f"{folder}: quantised checkpoints are not read; use one in float32, bfloat16 or float16"
+        )
+    if getattr(config, "use_sliding_window", False):
+        raise AssetError(
+            f"{folder}: the model has a sliding window of its own; set use_sliding_window to false"
+        )
+    return config
+
+
+def _decoder_config(source: PreTrainedConfig, folder: Path) -> DecoderConfig:
+    if source.hidden_act != "silu" or getattr(source, "mlp_bias", False):
+        raise AssetError(f"{folder}: only a SwiGLU without biases is supported, not {source.hidden_act!r}")
+    if source.model_type != "qwen2" and getattr(source, "attention_bias", False):
+        raise AssetError(f"{folder}: attention_bias with model_type {source.model_type!r} is not supported")
+    return DecoderConfig(
+        hidden=source.hidden_size,
+        layers=source.num_hidden_layers,
+        heads=source.num_attention_heads,
+        kv_heads=source.num_key_value_heads,
+        head_dim=getattr(source, "head_dim", None) or source.hidden_size // source.num_attention_heads,
+        intermediate=source.intermediate_size,
+        vocab=source.vocab_size,
+        norm_eps=source.rms_norm_eps,
+        qkv_bias=source.model_type == "qwen2",
+        qk_norm=source.model_type == "qwen3",
+        tied=source.tie_word_embeddings,
+    )
+
+
+def _fuse(config: DecoderConfig, take: Take) -> DecoderWeights:
+    embedding = take("model.embed_tokens.weight", (config.vocab, config.hidden))
+    layers = tuple(_fuse_layer(config, take, f"model.layers.{n}.") for n in range(config.layers))
+    norm = take("model.norm.weight", (config.hidden,))
+    head = embedding if config.tied else take("lm_head.weight", (config.vocab, config.hidden))
+    return DecoderWeights(embedding, layers, norm, head)
+
+
+def _fuse_layer(config: DecoderConfig, take: Take, prefix: str) -> LayerWeights:
+    hidden, inner = config.hidden, config.intermediate
+    heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+    rows = {name: count * config.head_dim for name, count in heads.items()}
+    attention, mlp = prefix + "self_attn.", prefix + "mlp."
+    biases = [take(f"{attention}{n}_proj.bias", (r,)) for n, r in rows.items()] if config.qkv_bias else []
+    return LayerWeights(
+        input_norm=take(prefix + "input_layernorm.weight", (hidden,)),
+        qkv=torch.cat([take(f"{attention}{n}_proj.weight", (r, hidden)) for n, r in rows.items()]),
+        qkv_bias=torch.cat(biases) if biases else None,
+        query_norm=take(attention + "q_norm.weight", (config.head_dim,)) if config.qk_norm else None,
+        key_norm=take(attention + "k_norm.weight", (config.head_dim,)) if config.qk_norm else None,
+        out=take(attention + "o_proj.weight", (hidden, rows["q"])),
+        post_norm=take(prefix + "post_attention_layernorm.weight", (hidden,)),
+        gate_up=torch.cat([take(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")]),
+        down=take(mlp + "down_proj.weight", (hidden, inner)),
+    )
+
+
+class _Tensors:
+    """The tensors of a folder by key, read one at a time, each taken once."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        self._folder = folder
+        self._dtype = dtype
+        self._file_of = _files_by_key(folder)
+
+    def take(self, key: str, shape: tuple[int, ...]) -> Tensor:
+        file = self._file_of.pop(key, None)
+        if file is None:
+            raise AssetError(f"{self._folder}: weight {key} is missing")
+        with safe_open(file, framework="pt") as shard:
+            tensor: Tensor = shard.get_tensor(key)
+        if tuple(tensor.shape) != shape:
+            raise AssetError(f"{file}: {key} has shape {tuple(tensor.shape)}, the config says {shape}")
+        return tensor.to(self._dtype)
+
+    def check_nothing_left(self, ignore: set[str]) -> None:
+        left = sorted(key for key in self._file_of if key not in ignore and not key.endswith("inv_freq"))
+        if left:
+            raise AssetError(f"{self._folder}: weights that this architecture has no place for: {left[:5]}")
+
+
+def _files_by_key(folder: Path) -> dict[str, Path]:
+    index = folder / "model.safetensors.index.json"
+    try:
+        if index.exists():
+            shards = {folder / name for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
+        else:
+            shards = {folder / "model.safetensors"}
+        found: dict[str, Path] = {}
+        for path in sorted(shards):
+            with safe_open(path, framework="pt") as shard:
+                found.update(dict.fromkeys(shard.keys(), path))
+    except Exception as error:  # safetensors raises its own error type, which it does not export for good
+        raise AssetError(f"{folder}: cannot read its safetensors ({error})") from None
+    return found

@@ -1,0 +1,73 @@
+"""The nouns of one beat: what a session brings to a tick, and what a tick tells.
+
+Knows:   sessions by number, audio samples, typed text, tokens as text, blocks as counts.
+Ignores: who hears, thinks and speaks, and when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SessionId = int  # never used twice: a late reply cannot reach the next tenant of a slot
+
+HEARING_RATE = 16_000  # samples per second of every frame's audio
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What one session brings to one tick."""
+
+    session: SessionId
+    audio: NDArray[np.float32]  # mono, HEARING_RATE, -1..1; may be empty
+    texts: tuple[str, ...] = ()  # typed messages, oldest first
+    commit: bool = False  # the caller says that the utterance is over
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A session's frame is in its cache; from here on tokens are fresh."""
+
+    session: SessionId
+    tokens_in: int
+    heard: str = ""  # words handed on by the ears in this frame
+    speaking: bool = True  # whether the session is to speak in this frame
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One decoded token of one session. `text` may be empty while a character is incomplete."""
+
+    session: SessionId
+    text: str
+    end: bool = False  # the reply is complete
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """No block was free for a session; `dropped` tokens of its input are lost."""
+
+    session: SessionId
+    dropped: int
+
+
+TickEvent = Prefilled | Said | Stalled
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An expected no: a stable reason, and when to come back."""
+
+    reason: str
+    retry_after_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class KvUsage:
+    """Blocks of the pool. `reserved` counts what windowed sessions were promised, held or not."""
+
+    leased: int
+    reserved: int
+    total: int
