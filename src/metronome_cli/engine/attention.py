@@ -86,7 +86,9 @@ def attend(query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tens
     rows, most, places = layout.visible_BML.shape
     kv_heads, head_size = keys.shape[-2:]
     keys_BLHD, values_BLHD = (
-        pool.index_select(0, layout.table_BN.flatten()).view(rows, places, kv_heads, head_size).to(query_TQD.dtype)
+        pool.index_select(0, layout.table_BN.flatten())
+        .view(rows, places, kv_heads, head_size)
+        .to(query_TQD.dtype)
         for pool in (keys, values)
     )
     queries, sink_queries = (

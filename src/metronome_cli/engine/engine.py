@@ -111,6 +111,10 @@ class Engine:
         """Blocks the session holds."""
         return self._sessions[session].lane.held
 
+    def has_pending(self, session: int) -> bool:
+        """Whether a sampled token waits to be appended, so that the session can decode on without input."""
+        return self._sessions[session].pending is not None
+
     @torch.inference_mode()
     def step(
         self,
@@ -164,13 +168,11 @@ class Engine:
         if len(set(sessions)) < len(sessions) or not self._sessions.keys() >= set(sessions):
             raise ValueError(f"sessions {list(sessions)}: each must be open and named once")
         embedded = inputs if inputs.is_floating_point() else self.decoder.embed(inputs)
-        shares = embedded.split(list(lengths))
-        stands = (
-            [None] * len(sessions) if rotary is None else rotary.view(len(inputs), -1).split(list(lengths))
-        )
+        shares = _cut(embedded, lengths)
+        stands = [None] * len(sessions) if rotary is None else _cut(rotary.view(len(inputs), -1), lengths)
         return [
-            self._row(self._sessions[number], *rest)
-            for number, *rest in zip(sessions, shares, stands, sample, strict=True)
+            self._row(self._sessions[number], share, stand, asked)
+            for number, share, stand, asked in zip(sessions, shares, stands, sample, strict=True)
         ]
 
     def _row(self, session: _Session, share: Tensor, rotary: Tensor | None, sample: bool) -> _Row:
@@ -241,10 +243,14 @@ class Engine:
             session.recent = held[max(0, len(held) - session.lane.policy.carry) :]
 
 
+def _cut(flat: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Consecutive shares of the given lengths."""
+    return list(flat.split(list(lengths))) if lengths else []
+
+
 def _fresh(rows: list[_Row], hidden_TE: Tensor) -> Tensor:
     """The states of new tokens: what a recycled session carried was answered before."""
     if all(row.fresh == len(row) for row in rows):
         return hidden_TE
-    return torch.cat(
-        [x[-row.fresh :] for row, x in zip(rows, hidden_TE.split([*map(len, rows)]), strict=True)]
-    )
+    shares = _cut(hidden_TE, [len(row) for row in rows])
+    return torch.cat([share[-row.fresh :] for row, share in zip(rows, shares, strict=True)])

@@ -1,0 +1,80 @@
+"""Speech in, text out: Whisper hears, a language model thinks, both batched over all due calls.
+
+Knows:   how heard words become texts for the thinking half.
+Ignores: how words are heard (ears.py) and answered (text.py), sockets, time.
+
+In either mode words wait until their utterance is over and go in as one turn: handed on frame by frame,
+half a question would be answered before its other half arrived (docs/log.md has the measurement).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..frame import Frame, KvUsage, Prefilled, Refused, SessionId, TickEvent
+from ..profile import Profile
+from .assets import locate
+from .ears import Ears, Heard, Listening
+from .text import TextModel
+
+MOST_WORDS = 40  # of one turn: who never pauses is answered all the same, and no call's memory grows
+
+
+@dataclass(slots=True)
+class _Ear:
+    """One call's hearing, and the words of an utterance that is not over yet."""
+
+    listening: Listening
+    words: list[str] = field(default_factory=list)
+
+
+class Cascade:
+    """A `TickEngine`: ears in front of a `TextModel`."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._ears = Ears(locate(profile.model.ears), token_cap=profile.model.heard_tokens)
+        self._text = TextModel(profile)
+        self._calls: dict[SessionId, _Ear] = {}
+
+    def open(self, session: SessionId, seed: int) -> Refused | None:
+        refused = self._text.open(session, seed)
+        if refused is None:
+            self._calls[session] = _Ear(self._ears.open())
+        return refused
+
+    def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
+        due = [frame for frame in frames if frame.session in self._calls]
+        ears = [self._calls[frame.session] for frame in due]
+        heard = self._ears.hear(
+            [ear.listening for ear in ears], [frame.audio for frame in due], [frame.commit for frame in due]
+        )
+        told = [
+            replace(frame, texts=frame.texts + _finished(ear, handed))
+            for frame, ear, handed in zip(due, ears, heard, strict=True)
+        ]
+        words = {frame.session: handed.text for frame, handed in zip(due, heard, strict=True)}
+        for event in self._text.tick(told):
+            yield replace(event, heard=words[event.session]) if isinstance(event, Prefilled) else event
+
+    def cancel(self, session: SessionId) -> None:
+        self._text.cancel(session)
+
+    def close(self, session: SessionId) -> None:
+        self._calls.pop(session, None)
+        self._text.close(session)
+
+    def blocks(self, session: SessionId) -> int:
+        return self._text.blocks(session)
+
+    def usage(self) -> KvUsage:
+        return self._text.usage()
+
+
+def _finished(ear: _Ear, heard: Heard) -> tuple[str, ...]:
+    """Take up what was heard; the whole turn once its utterance is over or long enough."""
+    ear.words += heard.text.split()
+    if not ear.words or not (heard.utterance_over or len(ear.words) >= MOST_WORDS):
+        return ()
+    turn, ear.words = " ".join(ear.words), []
+    return (turn,)

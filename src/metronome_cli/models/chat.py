@@ -1,0 +1,94 @@
+"""A checkpoint's chat format, cut into the pieces that a live call needs one at a time.
+
+Knows:   the tokenizer, its chat template, its end tokens.
+Ignores: sessions, the engine, when anybody speaks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+from transformers import AutoTokenizer
+
+from ..errors import AssetError
+
+After = Literal["header", "answer", "end"]  # what a turn follows: nothing, an open answer, an end token
+
+_ASKED, _ANSWERED, _ASKED_AGAIN = "qqONEqq", "qqTWOqq", "qqTHREEqq"  # stand-ins that no template alters
+
+
+class Chat:
+    """Token ids of a call's header, of each user turn, and text of what the model says.
+
+    A call is `header`, then `turn(...)` and the model's own tokens in alternation.
+    """
+
+    def __init__(self, folder: Path, header: str) -> None:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            system = [{"role": "system", "content": header}]
+            asked = [*system, {"role": "user", "content": _ASKED}]
+            again = [
+                *asked,
+                {"role": "assistant", "content": _ANSWERED},
+                {"role": "user", "content": _ASKED_AGAIN},
+            ]
+            head, prompted, whole = (
+                str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
+                for messages, prompt in ((system, False), (system, True), (again, True))
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise AssetError(f"{folder}: no tokenizer with a chat template ({error})") from None
+        self._tokenizer: Tokenizer = tokenizer.backend_tokenizer
+        self._plain = Tokenizer.from_str(self._tokenizer.to_str())
+        self._plain.encode_special_tokens = True  # typed text must not be able to end a turn
+        self._end_text = str(tokenizer.eos_token)
+        self.header = self._encode(head)
+        self.opening = self._encode(prompted.removeprefix(head))  # from the header straight to an answer
+        rest = whole.removeprefix(head)
+        self._first_turn, rest = rest.split(_ASKED)
+        self._answer, rest = rest.split(_ANSWERED)
+        self._next_turn, _ = rest.split(_ASKED_AGAIN)
+        self.special = tuple(tokenizer.all_special_ids)
+        self.ends = frozenset(_end_ids(folder, tokenizer.eos_token_id))
+
+    def turn(self, text: str, after: After) -> list[int]:
+        """Ids of a user's turn up to where the model answers, closing the answer that it interrupts."""
+        before = self._first_turn if after == "header" else self._next_turn
+        if after == "end":
+            before = before.removeprefix(self._end_text)
+        inside: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return self._encode(before) + inside + self._encode(self._answer)
+
+    def stream(self) -> Stream:
+        """A new decoder of what one session says."""
+        return Stream(self._tokenizer)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+class Stream:
+    """Tokens to text, one at a time; a character that is not complete yet waits for the next token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = DecodeStream(skip_special_tokens=True)
+
+    def text(self, token: int) -> str:
+        return self._decoder.step(self._tokenizer, token) or ""
+
+
+def _end_ids(folder: Path, eos: int) -> Iterable[int]:
+    """The tokenizer's end token and those of generation_config.json, which may list several."""
+    yield eos
+    file = folder / "generation_config.json"
+    if file.exists():
+        more = json.loads(file.read_text("utf-8")).get("eos_token_id") or []
+        yield from [more] if isinstance(more, int) else more

@@ -1,0 +1,175 @@
+"""Typed text in, text out: the thinking half of a call, under the windowed engine.
+
+Knows:   whose turn it is, what waits to be appended, and lock-step decoding.
+Ignores: audio (cascade.py brings words as texts), sockets, time.
+
+In mode `turn` a session answers each text and rests at its end token. In mode `free` it never rests:
+`tau` tokens every frame, no end token, and a text interrupts whatever it was saying.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..engine.engine import Engine, StepOutput
+from ..engine.sampling import Sampling
+from ..engine.weights import load_decoder
+from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
+from ..profile import Profile
+from .assets import locate
+from .chat import After, Chat, Stream
+
+
+@dataclass(slots=True)
+class _Talk:
+    """One session: what it has still to read, and what it is saying."""
+
+    session: SessionId
+    engine_session: int
+    inbox: list[int]  # ids to append before it may speak
+    stream: Stream
+    speaking: bool
+    after: After  # what the next turn will follow
+    settled: After | None = None  # the same, of what is in the cache; None when nothing is
+    texts: deque[str] = field(default_factory=deque)  # turns that wait for the reply to end
+    said: int = 0  # tokens of the current reply
+
+
+class TextModel:
+    """A `TickEngine` over one checkpoint. Loads it, so creating one takes seconds.
+
+    AssetError when weights are missing; ProfileError when one session does not fit the pool.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        torch.set_num_threads(profile.run.threads)
+        folder = locate(profile.model.thinker)
+        self._profile = profile
+        self._free = profile.model.mode == "free"
+        self._start: After = "answer" if self._free else "header"
+        self._chat = Chat(folder, profile.model.header)
+        self._policy = profile.check_fit(len(self._chat.header))
+        self._engine = Engine(
+            load_decoder(folder, profile.model.dtype),
+            profile.pool.blocks,
+            profile.pool.block_size,
+            max_append=profile.beat.prefill_tokens,
+        )
+        self._talks: dict[SessionId, _Talk] = {}
+
+    def open(self, session: SessionId, seed: int) -> Refused | None:
+        model = self._profile.model
+        suppressed = (*self._chat.special, *self._chat.ends) if self._free else ()
+        sampling = Sampling(model.temperature, model.top_p, seed, suppressed)
+        number = self._engine.open(self._policy, self._profile.window.positions, sampling)
+        if number is None:
+            return Refused("pool_full")
+        stream = self._chat.stream()
+        self._talks[session] = _Talk(session, number, self._beginning(), stream, self._free, self._start)
+        return None
+
+    def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
+        talks = []
+        for frame in frames:
+            if talk := self._talks.get(frame.session):
+                talk.texts.extend(frame.texts)
+                self._take_turns(talk)
+                talks.append(talk)
+        speakers = yield from self._prefill(talks)
+        for _ in range(self._profile.beat.tau - 1):
+            speakers = yield from self._decode(speakers)
+
+    def cancel(self, session: SessionId) -> None:
+        if (talk := self._talks.get(session)) and talk.speaking:
+            self._engine.cancel(talk.engine_session)
+            talk.speaking, talk.said, talk.stream = self._free, 0, self._chat.stream()
+
+    def close(self, session: SessionId) -> None:
+        if talk := self._talks.pop(session, None):
+            self._engine.close(talk.engine_session)
+
+    def blocks(self, session: SessionId) -> int:
+        talk = self._talks.get(session)
+        return self._engine.held(talk.engine_session) if talk else 0
+
+    def usage(self) -> KvUsage:
+        pool = self._engine.pool
+        return KvUsage(pool.leased, pool.reserved, pool.total)
+
+    def _beginning(self) -> list[int]:
+        return self._chat.header + (self._chat.opening if self._free else [])
+
+    def _take_turns(self, talk: _Talk) -> None:
+        """Move texts to the inbox: all of them in free mode, else the next one once the reply is over."""
+        while talk.texts and (self._free or not talk.speaking):
+            talk.inbox += self._chat.turn(talk.texts.popleft(), talk.after)
+            talk.speaking, talk.after, talk.said, talk.stream = True, "answer", 0, self._chat.stream()
+
+    def _prefill(self, talks: list[_Talk]) -> Generator[TickEvent, None, list[_Talk]]:
+        """Append what each session has to read, and sample for those that have read all. Returns who spoke."""
+        most = self._profile.beat.prefill_tokens - 1  # the last sampled token goes in front
+        for talk in talks:
+            if talk.speaking and not talk.inbox and not self._engine.has_pending(talk.engine_session):
+                talk.inbox = list(self._chat.opening)  # cancelled, or lost in a stall: begin the reply anew
+        pieces = [talk.inbox[:most] for talk in talks]
+        asks = [talk.speaking and len(talk.inbox) <= most for talk in talks]
+        output = self._step(talks, pieces, asks)
+        speakers = []
+        for talk, piece, ask, stalled, token in zip(
+            talks, pieces, asks, output.stalled, output.ids, strict=True
+        ):
+            if stalled:
+                yield self._stall(talk)
+                continue
+            talk.inbox = talk.inbox[most:]
+            if piece:
+                talk.settled = "answer" if talk.inbox else talk.after
+            yield Prefilled(talk.session, len(piece), speaking=ask)
+            if token is not None and self._goes_on(talk):
+                yield self._say(talk, token)
+                speakers.append(talk)
+        return speakers
+
+    def _decode(self, speakers: list[_Talk]) -> Generator[TickEvent, None, list[_Talk]]:
+        """One token more for those whose reply goes on. Returns who spoke."""
+        going = [talk for talk in speakers if self._goes_on(talk)]
+        output = self._step(going, [[] for _ in going], [True for _ in going])
+        spoke = []
+        for talk, token in zip(going, output.ids, strict=True):
+            if not self._goes_on(talk):
+                continue  # closed or cancelled while others were being told
+            if token is None:
+                yield Stalled(talk.session, dropped=0)
+            else:
+                yield self._say(talk, token)
+                spoke.append(talk)
+        return spoke
+
+    def _step(self, talks: list[_Talk], pieces: list[list[int]], asks: list[bool]) -> StepOutput:
+        ids = torch.tensor([token for piece in pieces for token in piece], dtype=torch.long)
+        sessions = [talk.engine_session for talk in talks]
+        return self._engine.step(sessions, [len(piece) for piece in pieces], ids, sample=asks)
+
+    def _goes_on(self, talk: _Talk) -> bool:
+        return talk.session in self._talks and talk.speaking and self._engine.has_pending(talk.engine_session)
+
+    def _say(self, talk: _Talk, token: int) -> Said:
+        talk.said += 1
+        if token in self._chat.ends:
+            talk.speaking, talk.after, talk.settled = False, "end", "end"
+            return Said(talk.session, "", end=True)
+        end = not self._free and talk.said >= self._profile.model.max_reply
+        talk.speaking = not end
+        return Said(talk.session, talk.stream.text(token), end)
+
+    def _stall(self, talk: _Talk) -> Stalled:
+        """What it was reading is lost; a reply in progress is not, nor is the header."""
+        kept = self._beginning() if talk.settled is None else []
+        lost, talk.inbox = len(talk.inbox) - len(kept), kept
+        talk.after = talk.settled or self._start
+        talk.speaking = self._free or (talk.speaking and not lost)
+        return Stalled(talk.session, lost)

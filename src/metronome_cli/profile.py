@@ -1,0 +1,233 @@
+"""A named set-up: everything that stays the same during a run.
+
+Knows:   the fields of profiles/*.toml, their ranges, and where profiles lie.
+Ignores: how any of it is carried out. Unknown keys are errors, not surprises.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .errors import ProfileError
+from .window import Policy, Positions, Recycle, Unbounded, Window, most_blocks
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelSection(_Section):
+    """What hears, what thinks, and how it talks. Names are assets, local folders or hub ids."""
+
+    kind: Literal["cascade", "text", "null"] = "cascade"
+    thinker: str = "smollm2-135m-instruct"
+    ears: str = "whisper-tiny.en"
+    header: str = "You are a helpful voice assistant. Answer briefly."
+    mode: Literal["turn", "free"] = "turn"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_reply: Count = 200  # turn mode: tokens after which a reply is ended
+    heard_tokens: Annotated[int, Field(ge=4, le=200)] = 40  # ears: most text tokens per buffer and frame
+
+
+class BeatSection(_Section):
+    """The period, and what one session may do in one."""
+
+    frame_s: Seconds = 2.0
+    tau: Count = 6  # tokens decoded per session and frame
+    prefill_tokens: Annotated[int, Field(ge=2)] = 64  # most tokens appended per session and tick
+
+
+class WindowSection(_Section):
+    """Retention: how much of a call stays resident. `window` in tokens, or in seconds as "20 s"."""
+
+    policy: Literal["window", "unbounded", "recycle"] = "window"
+    window: Count | Annotated[str, Field(pattern=r"^\d+(\.\d+)? ?s$")] = 512
+    sinks: Annotated[int, Field(ge=0)] | Literal["header"] = "header"
+    carry: Annotated[int, Field(ge=0)] | None = None  # recycle only; default half the window
+    positions: Positions = "anchored"
+
+
+class PoolSection(_Section):
+    """The device's KV blocks, shared by all sessions."""
+
+    blocks: Count = 320
+    block_size: Count = 16
+
+
+class AdmissionSection(_Section):
+    max_sessions: Count = 8
+
+
+class ServerSection(_Section):
+    """Where the gateway listens and what it takes from one caller."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8765  # 0: any free port
+    max_event_bytes: Count = 1_048_576
+    max_pending_s: Seconds = 30.0  # audio a session may have waiting
+    reaper_s: Seconds = 2.0  # how often the dead are looked for
+    idle_s: Seconds = 60.0  # a session without any input for so long is closed
+
+
+class RunSection(_Section):
+    threads: Count = 2
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Profile(_Section):
+    """One set-up, checked. Build it with `load_profile`; its errors name field, value and cure."""
+
+    name: str
+    about: str = ""
+    model: ModelSection = ModelSection()
+    beat: BeatSection = BeatSection()
+    window: WindowSection = WindowSection()
+    pool: PoolSection = PoolSection()
+    admission: AdmissionSection = AdmissionSection()
+    server: ServerSection = ServerSection()
+    run: RunSection = RunSection()
+
+    def policy(self, header_tokens: int) -> Policy:
+        """The retention policy, with `header` and seconds resolved to tokens.
+
+        Seconds become whole frames of `prefill_tokens + tau`, the most a frame can add, so at
+        least that long is always in view.
+        """
+        section = self.window
+        window = section.window
+        if isinstance(window, str):
+            frames = math.ceil(float(window.rstrip("s ")) / self.beat.frame_s)
+            window = frames * (self.beat.prefill_tokens + self.beat.tau)
+        if section.policy == "unbounded":
+            return Unbounded()
+        if section.policy == "recycle":
+            return Recycle(window, -1 if section.carry is None else section.carry)
+        sinks = header_tokens if section.sinks == "header" else section.sinks
+        if sinks > window:
+            raise ProfileError(
+                "window.sinks",
+                section.sinks,
+                f"{sinks} pinned tokens are more than the window of {window}; "
+                f"use {window} or fewer, or a larger window",
+            )
+        return Window(window, sinks)
+
+    def session_blocks(self, header_tokens: int) -> int | None:
+        """Most blocks that one session can ever hold; None for a policy without a bound."""
+        return most_blocks(self.policy(header_tokens), self.pool.block_size, self.beat.prefill_tokens)
+
+    def check_fit(self, header_tokens: int) -> Policy:
+        """The policy, once it is sure that at least one session of it fits the pool."""
+        policy = self.policy(header_tokens)
+        room = self.beat.prefill_tokens
+        if isinstance(policy, Recycle) and policy.window < room:
+            raise ProfileError("window.window", policy.window, f"use beat.prefill_tokens = {room} or more")
+        if isinstance(policy, Recycle) and policy.carry + room > policy.window:
+            raise ProfileError(
+                "window.carry",
+                policy.carry,
+                f"use at most window - beat.prefill_tokens = {policy.window - room}",
+            )
+        bound = self.session_blocks(header_tokens)
+        if bound is not None and bound > self.pool.blocks:
+            raise ProfileError(
+                "pool.blocks",
+                self.pool.blocks,
+                f"one session of this window needs {bound} blocks of {self.pool.block_size} tokens; "
+                f"use {bound} or more, or a smaller window",
+            )
+        return policy
+
+
+def load_profile(name_or_path: str, overrides: dict[str, Any] | None = None) -> Profile:
+    """Read a built-in profile by name, or a TOML file by path.
+
+    `overrides` maps "section.field" to a value. Raises ProfileError naming field, value and cure.
+    """
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        name, text = path.stem, _read(path)
+    else:
+        name, text = name_or_path, _built_in(name_or_path)
+    try:
+        data = tomllib.loads(text)
+    # Beside its own error the parser lets out those of a number too long and of brackets nested too deep.
+    except (ValueError, RecursionError) as error:
+        raise ProfileError("profile", name_or_path, f"mend the TOML: {error}") from None
+    for key, value in (overrides or {}).items():
+        section, _, field = key.partition(".")
+        table = data.setdefault(section, {})
+        if isinstance(table, dict):  # anything else is refused below, with its own message
+            table[field] = value
+    return parse_profile(name, data)
+
+
+def parse_profile(name: str, data: dict[str, Any]) -> Profile:
+    """Check `data` as the profile called `name`."""
+    try:
+        profile = Profile.model_validate({"name": name, **data})
+    except ValidationError as error:
+        raise _first_problem(error) from None
+    profile.check_fit(0)  # the header's length comes with the model; it can only ask for more
+    return profile
+
+
+def profile_names() -> list[str]:
+    """The built-in profiles, sorted."""
+    return sorted(file.name[:-5] for file in _folder().iterdir() if file.name.endswith(".toml"))
+
+
+def _folder() -> Any:
+    """profiles/ of a checkout, or its copy inside an installed wheel."""
+    inside = resources.files("metronome_cli") / "profiles"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "profiles"
+
+
+def _built_in(name: str) -> str:
+    names = profile_names()
+    if name not in names:
+        raise ProfileError("profile", name, f"use one of {', '.join(names)}, or a path ending in .toml")
+    return str((_folder() / f"{name}.toml").read_text("utf-8"))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no path at all
+        raise ProfileError("profile", str(path), f"give a readable TOML file ({error})") from None
+
+
+# A field that takes either of two kinds fails once for each; one sentence says it better.
+_CURES = {
+    "window.window": 'use 1 or more tokens, or seconds as "20 s"',
+    "window.sinks": 'use 0 or more tokens, or "header"',
+}
+
+
+def _first_problem(error: ValidationError) -> ProfileError:
+    problem = error.errors()[0]
+    places = [str(part) for part in problem["loc"]][:2]
+    field = ".".join(places)
+    if problem["type"] == "extra_forbidden":
+        cure = f"unknown key; known here: {', '.join(_known_keys(places[:-1]))}"
+    elif problem["type"] == "model_type":
+        cure = f"write a table: [{field}]"
+    else:
+        cure = _CURES.get(field, problem["msg"])
+    return ProfileError(field, problem["input"], cure)
+
+
+def _known_keys(section: list[str]) -> list[str]:
+    model: object = Profile.model_fields[section[0]].annotation if section else Profile
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []

@@ -1,0 +1,191 @@
+"""The thinking half of a call, on a tiny random checkpoint and on real weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metronome_cli.errors import ProfileError
+from metronome_cli.frame import Frame, Prefilled, Refused, Said, Stalled, TickEvent
+from metronome_cli.models.text import TextModel
+from metronome_cli.profile import Profile, parse_profile
+
+SILENCE = np.zeros(0, np.float32)
+
+
+def profile(thinker: Path | str, **changes: Any) -> Profile:
+    """A small set-up; `changes` map section_field to a value."""
+    data: dict[str, Any] = {
+        "model": {"kind": "text", "thinker": str(thinker), "mode": "free", "header": "Be brief."},
+        "beat": {"frame_s": 1.0, "tau": 4, "prefill_tokens": 16},
+        "window": {"window": 64, "sinks": "header"},
+        "pool": {"blocks": 200, "block_size": 4},
+        "run": {"threads": 1},
+    }
+    for key, value in changes.items():
+        section, _, field = key.partition("_")
+        data[section][field] = value
+    return parse_profile("test", data)
+
+
+def tick(model: TextModel, texts: dict[int, str | None]) -> list[TickEvent]:
+    """All events of one tick in which each session brings a text or nothing."""
+    return list(model.tick([Frame(s, SILENCE, (text,) if text else ()) for s, text in texts.items()]))
+
+
+def said(events: list[TickEvent], session: int) -> list[Said]:
+    return [event for event in events if isinstance(event, Said) and event.session == session]
+
+
+def prefilled(events: list[TickEvent], session: int) -> Prefilled:
+    (found,) = [event for event in events if isinstance(event, Prefilled) and event.session == session]
+    return found
+
+
+def test_free_sessions_say_tau_tokens_every_frame_whatever_they_are_told(tiny_chat: Path) -> None:
+    model = TextModel(profile(tiny_chat, beat_prefill_tokens=60))
+    assert model.open(1, seed=1) is None
+    assert model.open(2, seed=2) is None
+    for number in range(30):
+        events = tick(model, {1: "Hello there" if number % 5 == 2 else None, 2: None})
+        for session in (1, 2):
+            assert len(said(events, session)) == 4
+            assert not any(word.end for word in said(events, session))
+
+
+def test_a_turn_session_rests_until_told_and_after_its_reply(tiny_chat: Path) -> None:
+    model = TextModel(profile(tiny_chat, model_mode="turn", model_max_reply=6, beat_prefill_tokens=60))
+    model.open(1, seed=0)
+    assert tick(model, {1: None}) == [Prefilled(1, len(model._chat.header), speaking=False)]
+    events = tick(model, {1: "Hi"})
+    assert prefilled(events, 1).speaking
+    events += tick(model, {1: "And?"})
+    reply = said(events, 1)
+    assert len(reply) <= 6
+    assert [word.end for word in reply] == [False] * (len(reply) - 1) + [True]
+    next_reply = said(tick(model, {1: None}), 1)
+    assert next_reply, "the second text waited for the first reply and is answered now"
+    for _ in range(3):
+        last = tick(model, {1: None})
+    assert last == [Prefilled(1, 0, speaking=False)]
+
+
+def test_a_long_text_is_read_in_pieces_and_delays_nobody(tiny_chat: Path) -> None:
+    model = TextModel(profile(tiny_chat))
+    for session in (1, 2):
+        model.open(session, seed=0)
+    for _ in range(5):
+        tick(model, {1: None, 2: None})
+    read = []
+    events = tick(model, {1: "a long story " * 20, 2: None})
+    while not prefilled(events, 1).speaking:
+        assert len(said(events, 2)) == 4
+        assert not said(events, 1)
+        read.append(prefilled(events, 1).tokens_in)
+        events = tick(model, {1: None, 2: None})
+    assert set(read) == {15}  # 16 places, one of them for the token said last
+    assert len(read) > 5
+    assert len(said(events, 1)) == 4
+
+
+def test_company_changes_nothing_in_what_a_session_says(tiny_chat: Path) -> None:
+    def story(others: int) -> list[str]:
+        model = TextModel(profile(tiny_chat, pool_blocks=400))
+        for session in range(1, others + 2):
+            model.open(session, seed=session)
+        words = []
+        for number in range(12):
+            texts = {s: f"I am {s} and this is {number}" * s for s in range(2, others + 2)}
+            events = tick(model, {1: "Well?" if number == 3 else None, **texts})
+            words += [word.text for word in said(events, 1)]
+        return words
+
+    assert story(0) == story(3)
+
+
+def test_all_unbounded_calls_stall_when_the_pool_is_full_and_go_on_when_one_hangs_up(tiny_chat: Path) -> None:
+    model = TextModel(profile(tiny_chat, window_policy="unbounded", pool_blocks=30))
+    for session in (1, 2):
+        model.open(session, seed=session)
+    for _ in range(40):
+        events = tick(model, {1: None, 2: None})
+    assert {event.session for event in events if isinstance(event, Stalled)} == {1, 2}
+    assert model.usage().leased == 30
+    lost = tick(model, {1: "What now?", 2: None})
+    assert next(e for e in lost if isinstance(e, Stalled) and e.session == 1).dropped > 10
+    model.close(2)
+    for _ in range(3):
+        events = tick(model, {1: None})
+    assert len(said(events, 1)) == 4
+    assert model.usage().leased == model.blocks(1)
+
+
+def test_a_call_opened_into_a_full_pool_keeps_its_header_for_when_blocks_come_free(tiny_chat: Path) -> None:
+    model = TextModel(profile(tiny_chat, window_policy="unbounded", pool_blocks=30, model_mode="turn"))
+    model.open(1, seed=0)
+    tick(model, {1: "x" * 400})
+    for _ in range(60):
+        tick(model, {1: None})
+    model.open(2, seed=0)
+    lost = tick(model, {1: "y" * 200, 2: "Hello?"})
+    assert Stalled(2, dropped=len(model._chat.turn("Hello?", "header"))) in lost
+    model.close(1)
+    heads = [prefilled(tick(model, {2: None}), 2).tokens_in for _ in range(6)]
+    assert sum(heads) == len(model._chat.header)
+    assert said(tick(model, {2: "Hi"}) + tick(model, {2: None}), 2)
+
+
+def events_with(model: TextModel, session: int, act: str) -> Iterator[TickEvent]:
+    """A tick in which `session` is cancelled or closed right after its first word."""
+    for event in model.tick([Frame(1, SILENCE), Frame(2, SILENCE)]):
+        yield event
+        if isinstance(event, Said) and event.session == session:
+            getattr(model, act)(session)
+
+
+@pytest.mark.parametrize("act", ["cancel", "close"])
+def test_a_reply_cancelled_or_closed_in_the_middle_of_a_tick_ends_there(tiny_chat: Path, act: str) -> None:
+    model = TextModel(profile(tiny_chat))
+    for session in (1, 2):
+        model.open(session, seed=session)
+    for _ in range(4):
+        tick(model, {1: None, 2: None})
+    events = list(events_with(model, 1, act))
+    assert len(said(events, 1)) == 1
+    assert len(said(events, 2)) == 4
+    model._engine.pool.check()
+    later = tick(model, {1: None, 2: None})
+    assert len(said(later, 1)) == (4 if act == "cancel" else 0)
+    assert len(said(later, 2)) == 4
+
+
+def test_a_full_pool_is_a_refusal(tiny_chat: Path) -> None:
+    model = TextModel(profile(tiny_chat, pool_blocks=40))
+    assert model.open(1, seed=0) is None
+    assert model.open(2, seed=0) == Refused("pool_full")
+
+
+def test_a_header_larger_than_the_window_is_refused_at_start(tiny_chat: Path) -> None:
+    with pytest.raises(ProfileError, match=r"window\.sinks.*more than the window of 64"):
+        TextModel(profile(tiny_chat, model_header="very long " * 40))
+
+
+def test_a_pool_smaller_than_one_session_is_refused_at_start(tiny_chat: Path) -> None:
+    with pytest.raises(ProfileError, match=r"pool\.blocks = 5: one session of this window needs \d+ blocks"):
+        TextModel(profile(tiny_chat, pool_blocks=5))
+
+
+@pytest.mark.assets("smollm2-135m-instruct")
+def test_real_weights_answer_a_typed_question() -> None:
+    model = TextModel(
+        profile("smollm2-135m-instruct", model_mode="turn", beat_prefill_tokens=64, window_window=512)
+    )
+    model.open(1, seed=0)
+    events = tick(model, {1: "What is the capital of France?"})
+    while not any(word.end for word in said(events, 1)):
+        events += tick(model, {1: None})
+    assert "Paris" in "".join(word.text for word in said(events, 1))
