@@ -43,6 +43,7 @@ class Said:
     session: SessionId
     text: str
     end: bool = False  # the reply is complete
+    start: bool = False  # the first of a reply, whether or not the last one was complete
 
 
 @dataclass(frozen=True, slots=True)

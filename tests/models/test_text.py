@@ -189,3 +189,14 @@ def test_real_weights_answer_a_typed_question() -> None:
     while not any(word.end for word in said(events, 1)):
         events += tick(model, {1: None})
     assert "Paris" in "".join(word.text for word in said(events, 1))
+
+
+def test_an_interrupted_reply_and_the_next_one_are_told_apart(tiny_chat: Path) -> None:
+    model = TextModel(profile(tiny_chat, beat_prefill_tokens=60))
+    model.open(1, seed=0)
+    starts = []
+    for number in range(6):
+        events = tick(model, {1: "Stop!" if number == 3 else None})
+        starts.append([word.start for word in said(events, 1)])
+    assert [row[0] for row in starts] == [True, False, False, True, False, False]
+    assert not any(start for row in starts for start in row[1:])

@@ -159,12 +159,13 @@ class TextModel:
 
     def _say(self, talk: _Talk, token: int) -> Said:
         talk.said += 1
+        start = talk.said == 1
         if token in self._chat.ends:
             talk.speaking, talk.after, talk.settled = False, "end", "end"
-            return Said(talk.session, "", end=True)
+            return Said(talk.session, "", end=True, start=start)
         end = not self._free and talk.said >= self._profile.model.max_reply
         talk.speaking = not end
-        return Said(talk.session, talk.stream.text(token), end)
+        return Said(talk.session, talk.stream.text(token), end, start)
 
     def _stall(self, talk: _Talk) -> Stalled:
         """What it was reading is lost; a reply in progress is not, nor is the header."""

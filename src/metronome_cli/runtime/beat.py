@@ -1,0 +1,174 @@
+"""The heartbeat: gather one frame per due session, step the model, scatter what it says.
+
+Knows:   sessions, ticks, and a model behind `TickEngine`.
+Ignores: torch, sockets, and what the model does inside a tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from ..clock import Clock
+from ..errors import MetronomeError
+from ..frame import (
+    HEARING_RATE,
+    Frame,
+    KvUsage,
+    Prefilled,
+    Refused,
+    Said,
+    SessionId,
+    Stalled,
+    TickEvent,
+)
+from ..trace import FrameRecord, TickRecord
+from .recorder import Recorder
+from .sessions import Sessions
+from .ticker import Tick
+
+
+class TickEngine(Protocol):
+    """A model that can hold many calls. One thread calls it; between two events of `tick` it may be
+    asked to open, cancel or close any session."""
+
+    def open(self, session: SessionId, seed: int) -> Refused | None:
+        """Take a new call, with its blocks reserved; None when it is in."""
+        ...
+
+    def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
+        """Encode and prefill all frames in one batch, decode in lock-step, telling each event at once."""
+        ...
+
+    def cancel(self, session: SessionId) -> None:
+        """Abandon the reply in progress; the session and its cache stay."""
+        ...
+
+    def close(self, session: SessionId) -> None:
+        """Give back all blocks; a session that is not open is no error."""
+        ...
+
+    def blocks(self, session: SessionId) -> int:
+        """Blocks that the session holds."""
+        ...
+
+    def usage(self) -> KvUsage:
+        """The pool as it stands."""
+        ...
+
+
+class Listener(Protocol):
+    """Who hears a tick as it happens."""
+
+    def said(self, word: Said) -> None:
+        """A token is decoded; it can leave now."""
+        ...
+
+    def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
+        """The tick is over; nothing more comes of this frame."""
+        ...
+
+    def breathe(self) -> None:
+        """The model is between two events: the moment to open, cancel or close calls."""
+        ...
+
+
+class Beat:
+    """One tick after another over all live calls; each due call brings one frame, empty or not."""
+
+    def __init__(
+        self, engine: TickEngine, sessions: Sessions, listener: Listener, recorder: Recorder, clock: Clock
+    ) -> None:
+        self._engine = engine
+        self._sessions = sessions
+        self._listener = listener
+        self._recorder = recorder
+        self._clock = clock
+
+    def run(self, tick: Tick) -> TickRecord:
+        """Gather, step, scatter. MetronomeError when the pool's accounts do not add up afterwards."""
+        start = self._clock.now()
+        frames, records = self._gather(tick, start)
+        if frames:
+            self._step(frames, records)
+        return self._scatter(tick, start, list(records.values()))
+
+    def _gather(self, tick: Tick, start: float) -> tuple[list[Frame], dict[SessionId, FrameRecord]]:
+        """Cut every live call's next frame."""
+        frames, records = [], {}
+        for session in self._sessions:
+            number = session.frames
+            frames.append(session.cut())
+            records[session.id] = FrameRecord(
+                session=session.id,
+                age_s=start - session.opened_at,
+                frame=number,
+                tick=tick.index,
+                due=tick.due,
+                audio_end_ms=session.samples * 1000 / HEARING_RATE,
+                speaking=False,
+            )
+        return frames, records
+
+    def _step(self, frames: Sequence[Frame], records: dict[SessionId, FrameRecord]) -> None:
+        """Run the model, stamp what it tells, and let every token leave at once."""
+        for event in self._engine.tick(frames):
+            session = self._sessions.find(event.session)
+            # The model may have told of a call just before it was closed or its reply cancelled.
+            if session and not (session.cancelled and isinstance(event, Said)):
+                _stamp(records[event.session], event, self._clock.now())
+                if isinstance(event, Said):
+                    self._listener.said(event)
+            self._listener.breathe()
+
+    def _scatter(self, tick: Tick, start: float, records: list[FrameRecord]) -> TickRecord:
+        """Close the frames of the calls that are still live, and the tick."""
+        done = self._clock.now()
+        frames = [frame for frame in records if self._sessions.find(frame.session)]
+        for frame in frames:
+            frame.blocks = self._engine.blocks(frame.session)
+        usage = self._checked_usage()
+        record = TickRecord(
+            tick=tick.index,
+            due=tick.due,
+            start=start,
+            done=done,
+            skipped=tick.skipped,
+            sessions=len(frames),
+            stalled=sum(frame.stalled for frame in frames),
+            empty=sum(frame.empty for frame in frames),
+            tokens_in=sum(frame.tokens_in for frame in frames),
+            tokens_out=sum(frame.tokens_out for frame in frames),
+            kv_leased=usage.leased,
+            kv_reserved=usage.reserved,
+            kv_total=usage.total,
+        )
+        self._recorder.tick(record, frames)
+        for frame in frames:
+            self._listener.frame_done(frame, record)
+        return record
+
+    def _checked_usage(self) -> KvUsage:
+        """The pool's usage, once it is sure that live calls hold every leased block."""
+        usage = self._engine.usage()
+        held = sum(self._engine.blocks(session.id) for session in self._sessions)
+        if held != usage.leased or not 0 <= usage.leased <= usage.total:
+            raise MetronomeError(
+                f"the KV pool lost count: {usage.leased} of {usage.total} blocks leased, calls hold {held}"
+            )
+        return usage
+
+
+def _stamp(frame: FrameRecord, event: TickEvent, now: float) -> None:
+    match event:
+        case Prefilled(_, tokens_in, heard, speaking):
+            frame.prefilled, frame.tokens_in, frame.heard, frame.speaking = now, tokens_in, heard, speaking
+        case Said(_, text):
+            frame.first = now if frame.first is None else frame.first
+            frame.last = now
+            frame.tokens_out += 1
+            frame.said += text
+        case Stalled(_, dropped):
+            frame.stalled, frame.dropped = True, frame.dropped + dropped
+            # Whether it would have spoken is unknown when it never got in: it owes its caller a frame.
+            frame.speaking = frame.speaking or frame.prefilled is None

@@ -1,0 +1,138 @@
+"""Live calls: what each was sent since its last tick, and the list of them all.
+
+Knows:   pending audio and text with their limits, the sample and frame counts of a call, who is idle.
+Ignores: sockets, events, what a model makes of a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..frame import HEARING_RATE, Frame, Refused, SessionId
+from .admission import Admission
+
+if TYPE_CHECKING:  # beat.py imports this file
+    from .beat import TickEngine
+
+MAX_PENDING_CHARACTERS = 65_536  # of typed text, waiting for one tick
+
+_SILENCE = np.zeros(0, np.float32)
+
+
+class Session:
+    """One live call, between two ticks. Times are monotonic seconds."""
+
+    def __init__(self, session: SessionId, opened_at: float, max_pending_s: float) -> None:
+        self.id = session
+        self.opened_at = opened_at
+        self.last_input = opened_at  # when audio or text last came
+        self.frames = 0  # cut so far
+        self.samples = 0  # of audio, cut so far
+        self.cancelled = False  # its reply was abandoned in this tick: nothing more of it goes out
+        self._max_pending_s = max_pending_s
+        self._audio: list[NDArray[np.float32]] = []
+        self._waiting = 0  # samples in _audio
+        self._texts: list[str] = []
+        self._commit = False
+
+    def hear(self, audio: NDArray[np.float32], now: float) -> None:
+        """Take mono samples at HEARING_RATE; InputError, and none taken, when too much would wait."""
+        waiting = self._waiting + len(audio)
+        if waiting > self._max_pending_s * HEARING_RATE:
+            raise InputError(
+                "buffer_full",
+                "audio",
+                f"{waiting / HEARING_RATE:.2f} s",
+                f"at most {self._max_pending_s:g} s may wait for a tick; send at the pace of speech",
+            )
+        self._audio.append(audio)
+        self._waiting = waiting
+        if len(audio):
+            self.last_input = now
+
+    def read(self, text: str, now: float) -> None:
+        """Take a typed message; InputError, and nothing taken, when too much would wait."""
+        waiting = sum(map(len, self._texts)) + len(text)
+        if waiting > MAX_PENDING_CHARACTERS:
+            raise InputError(
+                "buffer_full",
+                "text",
+                f"{waiting} characters",
+                f"at most {MAX_PENDING_CHARACTERS} may wait for a tick; send less",
+            )
+        self._texts.append(text)
+        if text:
+            self.last_input = now
+
+    def commit(self) -> None:
+        """The utterance is over. No sign of life: a client may repeat it for ever."""
+        self._commit = True
+
+    def cut(self) -> Frame:
+        """All that came since the last cut, as the next frame."""
+        audio = np.concatenate(self._audio) if self._audio else _SILENCE
+        frame = Frame(self.id, audio, tuple(self._texts), self._commit)
+        self.frames += 1
+        self.samples += len(audio)
+        self._audio, self._waiting, self._texts = [], 0, []
+        self._commit = self.cancelled = False
+        return frame
+
+
+class Sessions:
+    """All live calls of one engine, by number. One thread uses it, so opening a call is atomic."""
+
+    def __init__(self, engine: TickEngine, admission: Admission, max_pending_s: float, seed: int) -> None:
+        self._engine = engine
+        self._admission = admission
+        self._max_pending_s = max_pending_s
+        self._seed = seed
+        self._live: dict[SessionId, Session] = {}
+        self._opened = 0
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._live.values()))
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def find(self, session: SessionId) -> Session | None:
+        """The call of that number, if it is live."""
+        return self._live.get(session)
+
+    def open(self, now: float) -> Session | Refused:
+        """Let a new call in, with its blocks reserved, or say why not."""
+        refused = self._admission.decide(len(self._live))
+        if refused:
+            return refused
+        self._opened += 1
+        number = self._opened
+        refused = self._engine.open(number, self._seed_of(number))
+        if refused:
+            return refused
+        self._live[number] = Session(number, now, self._max_pending_s)
+        return self._live[number]
+
+    def cancel(self, session: SessionId) -> None:
+        """Abandon the reply in progress; the call and its cache stay."""
+        if found := self._live.get(session):
+            found.cancelled = True
+            self._engine.cancel(session)
+
+    def close(self, session: SessionId) -> None:
+        """End a call and give back its blocks; one that is not live is no error."""
+        if self._live.pop(session, None):
+            self._engine.close(session)
+
+    def idle(self, now: float, idle_s: float) -> list[Session]:
+        """Calls that sent no audio and no text for `idle_s` seconds."""
+        return [session for session in self if now - session.last_input >= idle_s]
+
+    def _seed_of(self, number: SessionId) -> int:
+        # Mixed, not added: runs with neighbouring seeds must not share the randomness of their calls.
+        return int(np.random.SeedSequence((self._seed, number)).generate_state(1)[0])

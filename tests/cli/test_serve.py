@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PROFILE = '[model]\nkind = "null"\n\n[beat]\nframe_s = 0.1\n'
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "null.toml"
+    path.write_text(PROFILE)
+    return path
+
+
+def command(*options: object) -> list[str]:
+    return [sys.executable, "-m", "metronome_cli", "serve", *map(str, options)]
+
+
+def refused(*options: object) -> str:
+    """The one line that a command that cannot work says, on standard error, with exit code 2."""
+    done = subprocess.run(command(*options), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@contextmanager
+def started(*options: object) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_when_ready_it_says_so_in_one_line_for_people_and_one_for_programs(
+    profile: Path, tmp_path: Path
+) -> None:
+    with started("--profile", profile, "--port", 0, "--out", tmp_path / "runs", "--json") as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert Path(ready["run"]).parent == tmp_path / "runs"
+        with urllib.request.urlopen(ready["url"] + "/health", timeout=20) as answer:  # noqa: S310
+            assert json.load(answer)["status"] == "ok"
+        process.send_signal(signal.SIGTERM)
+        out, said = process.communicate(timeout=20)
+        assert (process.returncode, out) == (0, "")
+        assert said.count("\n") == 1
+        assert f"null is ready at {ready['url'].replace('http', 'ws')}/v1/realtime" in said
+        assert ready["run"] in said
+
+
+def test_without_recording_nothing_is_written(profile: Path, tmp_path: Path) -> None:
+    options = ("--profile", profile, "--port", 0, "--out", tmp_path / "runs", "--no-record", "--json")
+    with started(*options) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["run"] is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_port_in_use_is_said_before_anything_is_made(profile: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused("--profile", profile, "--port", port, "--out", tmp_path / "runs")
+    assert said.startswith(f"metronome: server.port = {port}: ")
+    assert "use another port" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_options_win_over_the_profile_and_are_checked_like_it(profile: Path) -> None:
+    assert "admission.max_sessions = 0" in refused("--profile", profile, "--max-sessions", 0)
+    assert "window.window = 'wide'" in refused("--profile", profile, "--window", "wide")
+    assert "window.policy = 'none'" in refused("--profile", profile, "--policy", "none")
+    assert "window.sinks = 600" in refused("--profile", profile, "--window", "512", "--sinks", "600")
+    assert "pool.blocks = 4" in refused("--profile", profile, "--blocks", 4)
+
+
+def test_a_folder_that_cannot_be_made_is_named(profile: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = refused("--profile", profile, "--port", 0, "--out", tmp_path / "file")
+    assert said.startswith("metronome: out = ")
+    assert "choose a folder that can be written" in said
+
+
+def test_a_missing_asset_is_one_clear_message(tmp_path: Path) -> None:
+    """The engine process finds out; the terminal hears it as if it were one program."""
+    env = {**os.environ, "METRONOME_HOME": str(tmp_path / "empty")}
+    done = subprocess.run(
+        command("--profile", "laptop-text", "--port", 0, "--out", tmp_path / "runs"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=env,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "metronome assets fetch" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metronome_cli.errors import InputError
+from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
+from metronome_cli.runtime.admission import FixedCap
+from metronome_cli.runtime.sessions import MAX_PENDING_CHARACTERS, Session, Sessions
+
+
+class Lanes:
+    """A model with room for so many calls, and no more to it."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.open_ones: set[SessionId] = set()
+        self.seeds: list[int] = []
+        self.cancelled: list[SessionId] = []
+
+    def open(self, session: SessionId, seed: int) -> Refused | None:
+        if len(self.open_ones) >= self.room:
+            return Refused("pool_full")
+        self.open_ones.add(session)
+        self.seeds.append(seed)
+        return None
+
+    def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
+        return iter(())
+
+    def cancel(self, session: SessionId) -> None:
+        self.cancelled.append(session)
+
+    def close(self, session: SessionId) -> None:
+        self.open_ones.discard(session)
+
+    def blocks(self, session: SessionId) -> int:
+        return int(session in self.open_ones)
+
+    def usage(self) -> KvUsage:
+        return KvUsage(len(self.open_ones), 0, self.room)
+
+
+def sessions(lanes: Lanes, cap: int = 100, seed: int = 0) -> Sessions:
+    return Sessions(lanes, FixedCap(cap), max_pending_s=1.0, seed=seed)
+
+
+def opened(calls: Sessions, now: float = 0.0) -> Session:
+    session = calls.open(now)
+    assert isinstance(session, Session)
+    return session
+
+
+ACTIONS = st.lists(st.sampled_from(["open", "close", "close twice", "cancel"]), max_size=60)
+
+
+@given(ACTIONS, st.integers(1, 5), st.integers(1, 5))
+def test_no_order_of_events_lets_in_too_many_or_loses_a_place(
+    actions: list[str], cap: int, room: int
+) -> None:
+    lanes = Lanes(room)
+    calls = sessions(lanes, cap)
+    live: list[SessionId] = []
+    ever: set[SessionId] = set()
+    for number, action in enumerate(actions):
+        if action == "open":
+            answer = calls.open(0.0)
+            if isinstance(answer, Refused):
+                assert answer.reason == ("max_sessions" if len(live) == cap else "pool_full")
+                assert len(live) == min(cap, room)
+            else:
+                assert answer.id not in ever  # a number is never used twice
+                ever.add(answer.id)
+                live.append(answer.id)
+        elif live and action == "cancel":
+            calls.cancel(live[number % len(live)])
+        elif live:
+            gone = live.pop(number % len(live))
+            calls.close(gone)
+            if action == "close twice":
+                calls.close(gone)
+        assert lanes.open_ones == set(live) == {session.id for session in calls}
+        assert len(calls) == len(live) <= min(cap, room)
+
+
+def test_a_cut_takes_all_that_came_since_the_last_one() -> None:
+    session = Session(7, 0.0, max_pending_s=1.0)
+    session.hear(np.full(100, 0.5, np.float32), 0.1)
+    session.hear(np.full(60, -0.5, np.float32), 0.2)
+    session.read("one", 0.3)
+    session.read("two", 0.4)
+    session.commit()
+    first, second = session.cut(), session.cut()
+    assert first.session == 7
+    assert first.audio.tolist() == [0.5] * 100 + [-0.5] * 60
+    assert (first.texts, first.commit) == (("one", "two"), True)
+    assert (len(second.audio), second.texts, second.commit) == (0, (), False)
+    assert second.audio.dtype == np.float32
+    assert (session.frames, session.samples) == (2, 160)
+
+
+def test_audio_beyond_the_limit_is_refused_whole() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    session.hear(np.zeros(15_999, np.float32), 0.0)
+    with pytest.raises(InputError, match="at most 1 s may wait") as caught:
+        session.hear(np.zeros(2, np.float32), 0.0)
+    assert caught.value.code == "buffer_full"
+    session.hear(np.zeros(1, np.float32), 0.0)
+    assert len(session.cut().audio) == 16_000
+    session.hear(np.zeros(16_000, np.float32), 0.0)
+
+
+def test_text_beyond_the_limit_is_refused_whole() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    session.read("a" * MAX_PENDING_CHARACTERS, 0.0)
+    with pytest.raises(InputError) as caught:
+        session.read("b", 0.0)
+    assert (caught.value.code, caught.value.field) == ("buffer_full", "text")
+    assert session.cut().texts == ("a" * MAX_PENDING_CHARACTERS,)
+
+
+def test_only_real_input_is_a_sign_of_life() -> None:
+    calls = sessions(Lanes(4))
+    silent, speaks, types, commits = (opened(calls) for _ in range(4))
+    silent.hear(np.zeros(0, np.float32), 9.0)
+    silent.read("", 9.0)
+    speaks.hear(np.zeros(1, np.float32), 9.0)
+    types.read("hello", 9.0)
+    commits.commit()
+    assert calls.idle(9.9, idle_s=10.0) == []
+    assert calls.idle(10.0, idle_s=10.0) == [silent, commits]
+    assert calls.idle(19.0, idle_s=10.0) == [silent, speaks, types, commits]
+
+
+def test_a_cancel_silences_a_call_until_its_next_frame() -> None:
+    lanes = Lanes(1)
+    calls = sessions(lanes)
+    session = opened(calls)
+    calls.cancel(session.id)
+    calls.cancel(99)
+    assert session.cancelled
+    assert lanes.cancelled == [session.id]
+    session.cut()
+    assert not session.cancelled
+
+
+def test_calls_draw_from_seeds_of_their_own() -> None:
+    drawn = []
+    for seed in (0, 1, 0):
+        lanes = Lanes(5)
+        calls = sessions(lanes, seed=seed)
+        for _ in range(5):
+            opened(calls)
+        drawn.append(lanes.seeds)
+    assert drawn[0] == drawn[2]
+    assert len({*drawn[0], *drawn[1]}) == 10

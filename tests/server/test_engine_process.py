@@ -1,0 +1,209 @@
+"""The engine process alone, spoken to as a gateway would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+
+from metronome_cli import trace
+from metronome_cli.profile import load_profile
+from metronome_cli.server import messages
+
+from .running import PATIENCE_S, write_profile
+
+Message = TypeVar("Message", bound=msgspec.Struct)
+
+
+class Gateway:
+    """One gateway's socket."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(address)
+
+    def say(self, message: messages.ToEngine) -> None:
+        self.socket.send(messages.pack(message))
+
+    def until(self, kind: type[Message]) -> Message:
+        """The next message of that kind."""
+        while self.socket.poll(int(PATIENCE_S * 1000)):
+            message = messages.to_gateway(self.socket.recv())
+            if isinstance(message, kind):
+                return message
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def greet(self) -> None:
+        self.say(messages.Hello(messages.PROTOCOL))
+        self.until(messages.Ready)
+
+    def open(self) -> int:
+        self.say(messages.Open(1))
+        return self.until(messages.Opened).session
+
+    def hear(self, session: int, seconds: float) -> None:
+        samples = np.zeros(int(seconds * 16_000), np.float32).tobytes()
+        self.say(messages.Audio(session, 1, samples, None))
+
+
+class Engine:
+    """An engine process, and gateways to it."""
+
+    def __init__(self, folder: Path, address: str, **values: object) -> None:
+        profile = load_profile(str(write_profile(folder, **values)))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "metronome_cli.server.engine_process"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        setup = messages.Setup(address, profile.model_dump(), str(folder))
+        assert self.process.stdin is not None
+        self.process.stdin.write(msgspec.json.encode(setup) + b"\n")
+        self.process.stdin.flush()
+        self.folder = folder
+        self._address = address
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._gateways: list[Gateway] = []
+
+    def gateway(self) -> Gateway:
+        self._gateways.append(Gateway(self._context, self._address))
+        return self._gateways[-1]
+
+    def said(self) -> tuple[int, str]:
+        """Exit code and standard error, once it has ended by itself."""
+        _, text = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, text.decode()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        for gateway in self._gateways:
+            gateway.socket.close()
+        self._context.term()
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
+    """Start an engine process of this test's own."""
+    engines: list[Engine] = []
+
+    def start(**values: object) -> Engine:
+        engines.append(Engine(tmp_path, f"ipc://{tmp_path}/engine", **values))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.end()
+
+
+def test_another_protocol_is_told_so(begin: Callable[..., Engine]) -> None:
+    gateway = begin().gateway()
+    gateway.say(messages.Hello(messages.PROTOCOL + 1))
+    failed = gateway.until(messages.Failed)
+    assert f"protocol {messages.PROTOCOL + 1}" in failed.message
+    assert "install one version" in failed.message
+    assert failed.exit_code == 1
+
+
+def test_the_calls_of_a_silent_gateway_are_closed(begin: Callable[..., Engine]) -> None:
+    engine = begin(reaper_s=0.4)
+    silent, lively = engine.gateway(), engine.gateway()
+    silent.greet()
+    lost = silent.open()
+    lively.greet()
+    kept = lively.open()
+    while True:
+        lively.say(messages.Heartbeat())
+        frame = lively.until(messages.FrameDone)
+        if frame.event.kv_leased == frame.event.kv_blocks:
+            break
+    ended = silent.until(messages.Ended)
+    assert (ended.session, ended.code) == (lost, "session_lost")
+    assert frame.session == kept
+
+
+def test_nobody_touches_the_call_of_another_gateway(begin: Callable[..., Engine]) -> None:
+    engine = begin()
+    owner, thief = engine.gateway(), engine.gateway()
+    owner.greet()
+    thief.greet()
+    session = owner.open()
+    thief.hear(session, 0.5)
+    thief.say(messages.Close(session))
+    thief.open()  # answered after the two before it
+    first = owner.until(messages.FrameDone).event
+    later = owner.until(messages.FrameDone).event
+    assert later.audio_end_ms == 0
+    assert later.frame == first.frame + 1
+
+
+def test_rubbish_on_the_line_disturbs_nobody(begin: Callable[..., Engine]) -> None:
+    engine = begin()
+    gateway, stranger = engine.gateway(), engine.gateway()
+    gateway.greet()
+    session = gateway.open()
+    for rubbish in (b"", b"\xc1", b"\x93\x01\x02\x03", messages.pack(messages.Ready())):
+        stranger.socket.send(rubbish)
+    stranger.say(messages.Open(7))  # without a hello
+    stranger.socket.send_multipart([b"one", b"two"])
+    gateway.hear(session, 0.1)
+    while gateway.until(messages.FrameDone).event.audio_end_ms < 100:
+        pass
+    assert stranger.socket.poll(0) == 0
+
+
+def test_a_frame_returns_how_far_the_calls_messages_were_taken(begin: Callable[..., Engine]) -> None:
+    gateway = begin().gateway()
+    gateway.greet()
+    session = gateway.open()
+    gateway.say(messages.Text(session, 500, "hello", None))
+    gateway.say(messages.Commit(session, 700))
+    while (frame := gateway.until(messages.FrameDone)).mark == 0:
+        pass
+    assert frame.mark == 700
+
+
+def test_a_call_opened_and_closed_between_two_tokens_leaves_nothing_behind(
+    begin: Callable[..., Engine],
+) -> None:
+    gateway = begin(frame_s=0.02, tau=50).gateway()
+    gateway.greet()
+    stays = gateway.open()
+    for _ in range(50):
+        gateway.say(messages.Close(gateway.open()))
+    frame = gateway.until(messages.FrameDone)
+    while frame.event.kv_leased != frame.event.kv_blocks:
+        frame = gateway.until(messages.FrameDone)
+    assert frame.session == stays
+
+
+def test_the_end_of_its_input_ends_the_process_with_its_files_whole(begin: Callable[..., Engine]) -> None:
+    engine = begin()
+    gateway = engine.gateway()
+    gateway.greet()
+    gateway.open()
+    gateway.until(messages.FrameDone)
+    assert engine.process.stdin is not None
+    engine.process.stdin.close()
+    engine.process.stdin = None
+    assert engine.said() == (0, "")
+    assert list(trace.read_records(engine.folder / "trace.jsonl", trace.TickRecord))
+    assert list(trace.read_records(engine.folder / "frames.jsonl", trace.FrameRecord))
+
+
+def test_a_model_that_cannot_start_says_why_with_its_exit_code(begin: Callable[..., Engine]) -> None:
+    engine = begin(blocks=21)  # the profile alone needs so many; its header of three tokens one more
+    gateway = engine.gateway()
+    gateway.say(messages.Hello(messages.PROTOCOL))
+    failed = gateway.until(messages.Failed)
+    assert failed.exit_code == 2
+    assert failed.message.startswith("pool.blocks = 21: ")
+    assert engine.said() == (2, "")
