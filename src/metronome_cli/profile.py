@@ -31,7 +31,7 @@ class ModelSection(_Section):
     kind: Literal["cascade", "text", "null"] = "cascade"
     thinker: str = "smollm2-135m-instruct"
     ears: str = "whisper-tiny.en"
-    header: str = "You are a helpful voice assistant. Answer briefly."
+    header: str = "You are a helpful AI assistant. Answer in one short sentence."
     mode: Literal["turn", "free"] = "turn"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     temperature: Annotated[float, Field(ge=0)] = 0.0
