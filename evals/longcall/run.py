@@ -31,7 +31,7 @@ POLICY = Window(508, 4)
 
 
 def long_call(decoder: Decoder, ids: torch.Tensor, tokens: int, clock: Clock, seed: int) -> dict[str, Any]:
-    """Append `tokens` (the text over and over) in seeded pieces of 1 to PIECE; time each step of full length."""
+    """Append `tokens` (the text over and over) in seeded pieces of 1 to PIECE; time the full-length steps."""
     bound = most_blocks(POLICY, BLOCK, PIECE) or 0
     engine = Engine(decoder, bound, BLOCK, PIECE)
     session = engine.open(POLICY)

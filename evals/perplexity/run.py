@@ -1,6 +1,6 @@
 """Rolling perplexity of a long text through the engine, block eviction and all.
 
-Run:  python -m evals.perplexity.run            (about 15 minutes on 2 cores; --quick leaves out the long text)
+Run:  python -m evals.perplexity.run            (about 15 minutes on 2 cores; --quick: 4096 tokens)
 """
 
 from __future__ import annotations

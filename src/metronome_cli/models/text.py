@@ -110,7 +110,7 @@ class TextModel:
             talk.speaking, talk.after, talk.said, talk.stream = True, "answer", 0, self._chat.stream()
 
     def _prefill(self, talks: list[_Talk]) -> Generator[TickEvent, None, list[_Talk]]:
-        """Append what each session has to read, and sample for those that have read all. Returns who spoke."""
+        """Append what each session has to read; those that have read all speak. Returns who spoke."""
         most = self._profile.beat.prefill_tokens - 1  # the last sampled token goes in front
         for talk in talks:
             if talk.speaking and not talk.inbox and not self._engine.has_pending(talk.engine_session):
