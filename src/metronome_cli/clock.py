@@ -52,9 +52,9 @@ class SystemClock:
             time.sleep(left)
 
     async def sleep_until(self, due: float) -> None:
-        await asyncio.sleep(0)  # others get their turn even when `due` has passed
-        while (left := due - self.now()) > 0:
-            await asyncio.sleep(left)
+        await asyncio.sleep(max(0.0, due - self.now()))
+        if self.now() < due:
+            await self.sleep_until(due)
 
 
 class VirtualClock:

@@ -1,0 +1,104 @@
+"""`metronome profile`: which set-ups there are, what one holds, and whether it can work.
+
+Knows:   how a profile looks in a terminal and as JSON.
+Ignores: what the fields mean; profile.py checks them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..profile import Profile
+
+app = typer.Typer(no_args_is_help=True, help="List, show and check set-ups.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+NameOrPath = Annotated[
+    str, typer.Argument(metavar="NAME", help="A built-in profile, or a path ending in .toml.")
+]
+
+
+@app.command(name="list")
+def list_profiles(as_json: AsJson = False) -> None:
+    """List the built-in profiles.
+
+    \b
+    Examples:
+      metronome profile list
+      metronome profile list --json
+    """
+    from ..profile import load_profile, profile_names
+
+    profiles = [load_profile(name) for name in profile_names()]
+    if as_json:
+        typer.echo(json.dumps([{"name": profile.name, "about": profile.about} for profile in profiles]))
+    else:
+        _print_table(("profile", "about"), [(profile.name, profile.about) for profile in profiles])
+
+
+@app.command()
+def show(name: NameOrPath, as_json: AsJson = False) -> None:
+    """Show every value of a profile, defaults included, and the blocks that one session can need.
+
+    \b
+    Examples:
+      metronome profile show laptop
+      metronome profile show ./mine.toml --json
+    """
+    from ..profile import load_profile
+
+    profile = load_profile(name)
+    if as_json:
+        typer.echo(json.dumps(profile.model_dump() | {"session_blocks": profile.session_blocks(0)}))
+        return
+    _print_table(("field", "value"), list(_values(profile.model_dump())))
+    typer.echo(_room(profile))
+
+
+@app.command()
+def check(name: NameOrPath) -> None:
+    """Check a profile: exit code 0 when it can work, 2 with the reason when it cannot.
+
+    \b
+    Examples:
+      metronome profile check laptop
+      metronome profile check ./mine.toml
+    """
+    from ..profile import load_profile
+
+    profile = load_profile(name)
+    typer.echo(f"{profile.name}: in order. {_room(profile)}")
+
+
+def _values(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """("section.field", value as TOML writes it) for all fields, nested sections laid flat."""
+    rows: list[tuple[str, str]] = []
+    for key, value in section.items():
+        if isinstance(value, dict):
+            rows += _values(value, f"{prefix}{key}.")
+        else:
+            rows.append((prefix + key, "not set" if value is None else json.dumps(value, ensure_ascii=False)))
+    return rows
+
+
+def _room(profile: Profile) -> str:
+    """How many blocks one session can hold, in words; a header counts once a model has read it."""
+    bound, total = profile.session_blocks(0), profile.pool.blocks
+    if bound is None:
+        return f"One session has no bound; the pool has {total} blocks."
+    header = " and its header" if profile.window.sinks == "header" else ""
+    return f"One session needs at most {bound} blocks{header}; the pool has {total}."
+
+
+def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)

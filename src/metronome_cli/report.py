@@ -1,0 +1,103 @@
+"""The one JSON document a run ends with, and the folder it lies in.
+
+Knows:   the report's frame (versions, seed, device, command line) and the names in a run folder.
+Ignores: what the results mean; each command fills `results` with its own numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .clock import Clock
+from .errors import FieldError
+from .profile import Profile
+
+VERSION = 1
+_NAMED = ("metronome-cli", "torch", "transformers", "openai-whisper", "numpy", "msgspec", "uvicorn")
+
+
+class Report(BaseModel):
+    """What was run, where, on what, and what came out. `held` is False when a limit was missed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    version: int = VERSION
+    command: str
+    argv: list[str]
+    profile: dict[str, Any]
+    seed: int
+    versions: dict[str, str]
+    device: dict[str, Any]
+    wall_start: str
+    held: bool = True
+    results: dict[str, Any] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+    def save(self, folder: Path) -> Path:
+        """Write report.json, whole or not at all."""
+        path, half = folder / "report.json", folder / "report.json.part"
+        half.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
+        half.replace(path)
+        return path
+
+
+def new_report(command: str, profile: Profile | None, clock: Clock, seed: int = 0) -> Report:
+    """A report with everything filled in but its results. `seed` counts where there is no profile."""
+    return Report(
+        command=command,
+        argv=sys.argv[1:],
+        profile=profile.model_dump() if profile else {},
+        seed=profile.run.seed if profile else seed,
+        versions=_versions(),
+        device={
+            "machine": platform.machine(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "system": platform.system(),
+        },
+        wall_start=datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds"),
+    )
+
+
+def read_report(folder: Path) -> Report:
+    """The report of a run folder."""
+    path = folder / "report.json"
+    try:
+        return Report.model_validate(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise FieldError("run", str(folder), f"give a run folder with a report.json ({error})") from None
+
+
+def run_folder(root: Path, command: str, profile_name: str, clock: Clock) -> Path:
+    """A new folder runs/<time>-<command>-<profile>/; a second one within a second gets a suffix."""
+    stamp = datetime.fromtimestamp(clock.wall(), UTC).strftime("%Y%m%dT%H%M%SZ")
+    stem = re.sub(r"[^\w.-]+", "-", f"{stamp}-{command}-{profile_name}")
+    for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
+        folder = root / (stem + suffix)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise FieldError("out", str(root), f"choose a folder that can be written ({error})") from None
+        return folder
+    raise FieldError("out", str(root), "too many runs in one second")
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _NAMED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,166 @@
+"""`metronome load` and `metronome report` as their users call them: in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import typer
+
+from metronome_cli.cli.load import parse_seconds
+from metronome_cli.cli.local_server import serving
+from metronome_cli.clock import SystemClock
+
+PROFILE = """
+[model]
+kind = "null"
+mode = "free"
+[beat]
+frame_s = 0.25
+[window]
+window = 64
+sinks = 4
+[admission]
+max_sessions = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    profile = tmp_path_factory.mktemp("server") / "null.toml"
+    profile.write_text(PROFILE)
+    with serving(["--profile", str(profile), "--no-record"]) as url:
+        yield url
+
+
+@pytest.fixture
+def speech(tmp_path: Path) -> Path:
+    folder = tmp_path / "speech"
+    folder.mkdir()
+    soundfile.write(folder / "tone.wav", np.sin(np.arange(48_000) / 20).astype(np.float32), 16_000)
+    return folder
+
+
+def metronome(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "metronome_cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_report_is_one_json_document_and_the_run_folder_is_whole(
+    server: str, speech: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    options = ("--sessions", 2, "--duration", "2s", "--spread", "0.25s", "--speech", speech, "--seed", 5)
+    done = metronome("load", server, *options, "--json", "--out", runs)
+    report = json.loads(done.stdout)
+    assert done.returncode == (0 if report["held"] else 3)
+    assert (report["command"], report["seed"], report["version"]) == ("load", 5, 1)
+    assert report["results"]["calls"]["opened"] == 2
+    assert report["results"]["freshness"] is not None
+    [folder] = runs.iterdir()
+    assert str(folder) in done.stderr
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"report.json", "trace.jsonl", "frames.jsonl", "summary.md", "load.png"}
+    assert json.loads((folder / "report.json").read_text()) == report
+
+
+def test_a_run_can_be_shown_and_drawn_again(server: str, speech: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    done = metronome("load", server, "--duration", "1s", "--spread", "0s", "--speech", speech, "--out", runs)
+    assert done.returncode == 3  # four calls, of which the server takes two
+    assert "2 max_sessions" in done.stdout
+    [folder] = runs.iterdir()
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in ("summary.md", "load.png"):
+        (folder / name).unlink()
+    again = metronome("report", folder)
+    assert again.returncode == 0
+    assert again.stdout == done.stdout
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+def test_ctrl_c_ends_a_run_early_with_a_whole_report(server: str, speech: Path, tmp_path: Path) -> None:
+    options = [
+        "--sessions",
+        "2",
+        "--duration",
+        "10m",
+        "--speech",
+        str(speech),
+        "--json",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    command = [sys.executable, "-m", "metronome_cli", "load", server, "--spread", "0s", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_records(tmp_path / "runs")
+        process.send_signal(signal.SIGINT)
+        report = json.loads(process.communicate()[0])
+    assert process.returncode == (0 if report["held"] else 3)
+    assert "ended early" in report["notes"][0]
+    assert report["results"]["frames"]["closed"] > 0
+
+
+def wait_for_records(runs: Path) -> None:
+    """Return once a run below `runs` has written its first tick."""
+    clock = SystemClock()
+    while not any(path.read_bytes().count(b"\n") > 1 for path in runs.glob("*/trace.jsonl")):
+        clock.wait_until(clock.now() + 0.05)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "http://nowhere.invalid"])
+def test_an_unreachable_server_is_exit_code_4_and_leaves_no_folder(
+    speech: Path, tmp_path: Path, address: str
+) -> None:
+    done = metronome("load", address, "--duration", "3s", "--speech", speech, "--out", tmp_path / "runs")
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert "cannot call ws://" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--duration", "soon"), "soon"),
+        (("--sessions", "0"), "sessions"),
+        (("--speech", "nothing-by-that-name"), "nothing-by-that-name"),
+        (("--duration", "1s", "--spread", "2s"), "duration"),
+        (("gopher://example.org",), "gopher"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_and_names_the_option(
+    options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = metronome("load", *options, "--out", tmp_path / "runs")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_is_no_run_is_exit_code_2(tmp_path: Path) -> None:
+    done = metronome("report", tmp_path)
+    assert done.returncode == 2
+    assert "report.json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("0s", 0)]
+)
+def test_lengths_of_time_are_read_in_any_unit(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "ten", "1d", "nan", "inf"])
+def test_a_length_of_time_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="no length of time"):
+        parse_seconds(text)

@@ -1,0 +1,77 @@
+"""Generated pages are those that the code would write now, and no page names what is not there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from metronome_cli.cli import docs
+from metronome_cli.cli.main import app
+
+
+def test_generated_pages_are_fresh() -> None:
+    assert docs.stale(docs.FOLDER) == [], "run `make docs`"
+
+
+def test_a_missing_and_a_changed_page_are_called_stale(tmp_path: Path) -> None:
+    for name, text in docs.pages().items():
+        (tmp_path / name).write_text(text, "utf-8")
+    assert docs.stale(tmp_path) == []
+    (tmp_path / "cli.md").write_text(docs.pages()["cli.md"] + "one line more\n", "utf-8")
+    (tmp_path / "trace.schema.json").unlink()
+    assert docs.stale(tmp_path) == ["cli.md", "trace.schema.json"]
+
+
+def test_the_command_page_does_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = docs.pages()["cli.md"]
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert docs.pages()["cli.md"] == page
+    assert "\x1b" not in page
+
+
+ROOT = docs.FOLDER.parent
+WRITTEN = sorted({*ROOT.glob("*.md"), *docs.FOLDER.glob("*.md"), *ROOT.glob("evals/**/*.md")})
+pages = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@pages
+def test_a_link_to_a_file_leads_to_one(page: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:|#)([^)#]+)", page.read_text("utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pages
+def test_a_command_or_make_target_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+    commands = typer.main.get_command(app).commands.keys()  # type: ignore[attr-defined]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?:`|^    )metronome ([a-z]+)", text, re.MULTILINE)) <= commands
+    assert set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
+
+
+def examples() -> list[str]:
+    """Every line of a --help that begins with `metronome` and is indented as an example."""
+    return re.findall(r"^ {4}(metronome .+)$", docs.pages()["cli.md"], re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", examples())
+def test_an_example_in_a_help_page_can_be_parsed(line: str) -> None:
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(line, comments=True)[1:]
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words)
+
+
+def test_every_command_has_an_example() -> None:
+    leaves = re.findall(
+        r"^Usage: (metronome [a-z ]*[a-z]) (?!.*COMMAND)", docs.pages()["cli.md"], re.MULTILINE
+    )
+    assert leaves
+    assert [leaf for leaf in leaves if not any(line.startswith(leaf) for line in examples())] == []
