@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from whisper.model import ModelDimensions, Whisper
 
 TEMPLATE = (
     "{% for message in messages %}"
@@ -47,4 +49,16 @@ def tiny_chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
         initializer_range=0.5,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny random Whisper: it babbles without end, which is the worst that ears can meet."""
+    dims = ModelDimensions(80, 1500, 32, 2, 1, 51864, 448, 32, 2, 1)
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("tiny-whisper")
+    state = Whisper(dims).state_dict()
+    torch.nn.init.normal_(state["decoder.positional_embedding"])
+    torch.save({"dims": asdict(dims), "model_state_dict": state}, folder / "tiny.pt")
     return folder

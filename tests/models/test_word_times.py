@@ -23,7 +23,8 @@ def looking(at_s: Sequence[float], positions: int = 300) -> NDArray[np.float32]:
     attention = np.full((2, len(at_s), positions), 1e-3, np.float32)
     for token, (at, then) in enumerate(itertools.pairwise([*at_s, 0.0])):
         attention[:, token, round(at / 0.02) : round((then if then > at else at + 0.1) / 0.02)] = 1.0
-    return attention / attention.sum(-1, keepdims=True)
+    share: NDArray[np.float32] = attention / attention.sum(-1, keepdims=True)
+    return share
 
 
 def test_a_word_lasts_until_the_next_one_is_looked_for() -> None:
