@@ -1,0 +1,85 @@
+"""Where calls go: the address of a server, and what it says to somebody who dials.
+
+Knows:   URLs, the WebSocket upgrade, and how a server turns a caller away.
+Ignores: what is said once the line is open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
+
+from ..errors import ProfileError, TargetUnreachable
+from ..wire import REALTIME_PATH, Refusal
+
+DEFAULT_URL = "http://127.0.0.1:8765"
+
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_OPEN_TIMEOUT_S = 30.0
+_HANG_UP_TIMEOUT_S = 2.0
+# A send never waits until this much is unread: an open loop must not slow down with the server.
+_UNREAD_BYTES = 2**23
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The server answered and said no, with its machine-readable reason."""
+
+    reason: str
+
+
+def endpoint(url: str) -> str:
+    """The WebSocket address that `url` stands for: http(s) or ws(s), the realtime path when it names none."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        known = parts.scheme in _SCHEMES and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is no port
+        known = False
+    if not known:
+        raise ProfileError("url", url, f"use an address such as {DEFAULT_URL} (http, https, ws or wss)")
+    path = REALTIME_PATH if parts.path in ("", "/") else parts.path
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+async def dial(address: str) -> ClientConnection | TurnedAway:
+    """Open a call at a WebSocket `address`. TargetUnreachable when nobody answers in our tongue."""
+    try:
+        return await connect(
+            address,
+            open_timeout=_OPEN_TIMEOUT_S,
+            close_timeout=_HANG_UP_TIMEOUT_S,
+            write_limit=_UNREAD_BYTES,
+            compression=None,  # base64 of sound hardly shrinks, and the CPU is ours
+            proxy=None,  # the server is to be measured, not what stands before it
+        )
+    except InvalidStatus as error:
+        return _answer(address, error)
+    except (TimeoutError, OSError, WebSocketException, InvalidURI) as error:
+        why = f"no answer within {_OPEN_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else _plain(error)
+        raise TargetUnreachable(
+            f"cannot call {address}: {why}; is `metronome serve` running there?"
+        ) from None
+
+
+def _answer(address: str, error: InvalidStatus) -> TurnedAway:
+    """503 and 429 are a server's no; any other status says that this is no place to call."""
+    status = error.response.status_code
+    if status not in (429, 503):
+        raise TargetUnreachable(
+            f"cannot call {address}: it answers HTTP {status} instead of opening a WebSocket; check the path"
+        ) from None
+    try:
+        return TurnedAway(msgspec.json.decode(error.response.body or b"", type=Refusal).error.code)
+    except msgspec.DecodeError:
+        return TurnedAway(f"http_{status}")
+
+
+def _plain(error: Exception) -> str:
+    """The first cause in plain words: asyncio joins the failures of all addresses of a name."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

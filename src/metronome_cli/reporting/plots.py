@@ -1,0 +1,103 @@
+"""A run as one picture: how full the pool was, and how fresh the answers were.
+
+Knows:   tick and frame records, arms, matplotlib.
+Ignores: how anything was measured, and terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ..trace import FrameRecord, TickRecord
+
+# Okabe and Ito's palette: told apart by every kind of colour vision. The markers differ too.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
+_MARKERS = ("o", "s", "^", "D")
+_MOMENT = "#000000"
+
+
+def draw(
+    path: Path,
+    title: str,
+    ticks: Sequence[TickRecord],
+    frames: Sequence[FrameRecord],
+    arms: Mapping[str, Mapping[str, Any]],
+    moment: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a PNG of two panels over elapsed time. `arms` gives each arm's `started` and `frame_s`."""
+    figure = Figure(figsize=(9.0, 7.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    pool, fresh = figure.subplots(2, 1, sharex=True)
+    for number, (name, arm) in enumerate(arms.items()):
+        style = {"color": _COLOURS[number % 4], "marker": _MARKERS[number % 4]}
+        _draw_pool(pool, [tick for tick in ticks if tick.arm == name], arm["started"], name, style)
+        _draw_freshness(fresh, [frame for frame in frames if frame.arm == name], arm["started"], name, style)
+    _draw_budget(fresh, arms)
+    if moment:
+        _draw_moment(pool, fresh, moment)
+    figure.suptitle(title)
+    pool.set(ylabel="KV pool in use (%)", ylim=(0, 105))
+    fresh.set(ylabel="freshness of the first token (s)", xlabel="elapsed time (s)")
+    fresh.set_ylim(bottom=-0.05 * fresh.get_ylim()[1])
+    for panel in (pool, fresh):
+        panel.grid(alpha=0.3)
+        if panel.get_legend_handles_labels()[1]:
+            panel.legend(loc="best", fontsize="small")
+    # No date inside: the same run drawn twice gives the same bytes.
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+
+
+def _draw_pool(
+    panel: Axes, ticks: Sequence[TickRecord], start: float, name: str, style: Mapping[str, Any]
+) -> None:
+    held = [tick for tick in ticks if tick.kv_total]
+    at = [tick.done - start for tick in held]
+    percent = [100 * tick.kv_leased / tick.kv_total for tick in held]
+    panel.plot(at, percent, label=name or "pool", markersize=3, **style)
+
+
+def _draw_freshness(
+    panel: Axes, frames: Sequence[FrameRecord], start: float, name: str, style: Mapping[str, Any]
+) -> None:
+    at = [frame.due - start for frame in frames if frame.first is not None]
+    late = [frame.first - frame.due for frame in frames if frame.first is not None]
+    quiet = [f.due - start for f in frames if f.first is None and (f.stalled or f.speaking)]
+    if at:
+        panel.scatter(at, late, s=10, alpha=0.6, label=f"{name} frame".strip(), **style)
+    if quiet:
+        label = f"{name} frame without a token".strip()
+        panel.scatter(quiet, [0.0] * len(quiet), s=22, marker="x", color=style["color"], label=label)
+
+
+def _draw_budget(panel: Axes, arms: Mapping[str, Mapping[str, Any]]) -> None:
+    budgets = [arm["frame_s"] for arm in arms.values() if arm.get("frame_s")]
+    if budgets:
+        panel.axhline(budgets[0], color="#666666", linestyle=":", label=f"frame budget, {budgets[0]:g} s")
+
+
+def _draw_moment(pool: Axes, fresh: Axes, moment: Mapping[str, Any]) -> None:
+    """The straight line, and where silence came and was to come."""
+    line, until = moment["line"], moment["predicted_s"]
+    if line and until is not None:
+        ends = [0.0, until]
+        levels = [100 * (line["rho0"] + line["rate_per_s"] * t) for t in ends]
+        pool.plot(ends, levels, color=_MOMENT, linestyle="--", linewidth=1, label="rho0 + N r t")
+    for key, look, label in (
+        ("measured_s", "-", "silence, measured"),
+        ("predicted_s", "--", "silence, predicted"),
+    ):
+        if moment[key] is not None:
+            for panel in (pool, fresh):
+                panel.axvline(
+                    moment[key],
+                    color=_MOMENT,
+                    linestyle=look,
+                    linewidth=1.2,
+                    label=f"{label}: {moment[key]:.1f} s",
+                )

@@ -1,0 +1,74 @@
+"""A run folder's summary.md and picture, made from the files in it.
+
+Knows:   the names in a run folder, and that a redrawn run looks as it did.
+Ignores: how a run is measured, and terminals.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..report import Report, read_report
+from ..trace import FrameRecord, TickRecord, read_header, read_records
+from .tables import tables
+
+FRAMES, TRACE, SUMMARY = "frames.jsonl", "trace.jsonl", "summary.md"
+
+
+def redraw(folder: Path) -> list[Path]:
+    """Write summary.md, and <command>.png where there are records; returns what was written."""
+    report = read_report(folder)
+    written = [folder / SUMMARY]
+    if picture := _draw(folder, report):
+        written.append(picture)
+    written[0].write_text(markdown(report, [path.name for path in written[1:]]), "utf-8")
+    return written
+
+
+def markdown(report: Report, pictures: list[str]) -> str:
+    """The report for a reader, the verdict first."""
+    parts = [f"# metronome {report.command}: {report.profile.get('name', '')}".rstrip(": ") + "\n"]
+    parts.append(f"{report.results.get('verdict') or ('held' if report.held else 'a limit was missed')}\n")
+    if report.notes:
+        parts.append("\n".join(f"- {note}" for note in report.notes) + "\n")
+    parts += [table.markdown() for table in tables(report)]
+    parts += [f"![{name}]({name})\n" for name in pictures]
+    parts.append(_provenance(report))
+    return "\n".join(parts)
+
+
+def _provenance(report: Report) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    device = ", ".join(f"{key} {value}" for key, value in report.device.items())
+    lines = [
+        f"- command: `metronome {shlex.join(report.argv)}`",
+        f"- begun: {report.wall_start}, seed {report.seed}",
+        f"- machine: {device}",
+        f"- versions: {versions}",
+    ]
+    return "## Provenance\n\n" + "\n".join(lines) + "\n"
+
+
+def _draw(folder: Path, report: Report) -> Path | None:
+    if not (folder / TRACE).exists() or not (folder / FRAMES).exists():
+        return None
+    # matplotlib takes half a second to load; a run without records does not need it.
+    from .plots import draw
+
+    path = folder / f"{report.command}.png"
+    ticks = list(read_records(folder / TRACE, TickRecord))
+    frames = list(read_records(folder / FRAMES, FrameRecord))
+    title = f"metronome {report.command} {report.profile.get('name', '')}".rstrip()
+    draw(path, title, ticks, frames, _arms(folder, report), report.results.get("moment"))
+    return path
+
+
+def _arms(folder: Path, report: Report) -> Mapping[str, Mapping[str, Any]]:
+    """Each arm's zero and budget; a server's own records have one arm that begins with their header."""
+    if "arms" in report.results:
+        return dict(report.results["arms"])
+    zero = read_header(folder / TRACE).monotonic_zero
+    return {"": {"started": zero, "frame_s": None, **report.results}}

@@ -1,0 +1,160 @@
+"""A report as tables of plain text.
+
+Knows:   the `results` of load and demo reports, and Markdown.
+Ignores: terminals and colours, files, how anything was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..report import Report
+
+Results = Mapping[str, Any]
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under a title; every row is as long as `columns`."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        """A GitHub table under a heading."""
+        lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
+        cells = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return f"## {self.title}\n\n" + "\n".join(cells) + "\n"
+
+
+def tables(report: Report) -> list[Table]:
+    """What a report says, the answer first. A report of another command has no tables here."""
+    results = report.results
+    if report.command == "demo":
+        return [arms_table(results["arms"]), moment_table(results), limits_table(results)]
+    if report.command == "load":
+        return [limits_table(results), facts_table(results), buckets_table(results)]
+    return []
+
+
+def limits_table(results: Results) -> Table:
+    """What had to hold, and what was measured."""
+    rows = [
+        (item["name"], _value(item["limit"]), _value(item["measured"]), _verdict(item["held"]))
+        for item in results["limits"]
+    ]
+    return Table("Limits", ("what", "limit", "measured", "held"), tuple(rows))
+
+
+def facts_table(results: Results) -> Table:
+    """One run in a dozen lines."""
+    calls, frames, client, offered = (results[key] for key in ("calls", "frames", "client", "offered"))
+    fresh = results["freshness"] or {}
+    refused = ", ".join(f"{count} {reason}" for reason, count in calls["refused"].items()) or "0"
+    facts = [
+        ("server", offered["url"]),
+        (
+            "calls offered / opened / cut off",
+            f"{offered['sessions']} / {calls['opened']} / {calls['cut_off']}",
+        ),
+        ("calls refused", refused),
+        ("length (s)", seconds(results["elapsed_s"], 1)),
+        ("frame (s)", seconds(results["frame_s"])),
+        ("freshness, first token p50 / p90 / p99 (s)", spread(fresh.get("first_s"))),
+        ("freshness, last token p50 / p90 / p99 (s)", spread(fresh.get("last_s"))),
+        ("first token after speech p50 / p90 / p99 (s)", spread(results["after_speech_s"])),
+        (
+            "cadence (frames delivered / due)",
+            f"{share(frames['cadence'])} ({frames['delivered']} / {_value(frames['due'])})",
+        ),
+        ("frames stalled / empty", f"{frames['stalled']} / {frames['empty']}"),
+        ("beats skipped", str(results["skipped_beats"])),
+        ("moment of silence (s)", seconds(results["silence_at_s"], 1)),
+        ("our own packet lag p50 / p99 (s)", spread(client["lag_s"], ("p50", "p99"))),
+        ("our own CPU share", share(client["cpu_share"])),
+    ]
+    return Table("Run", ("what", "figure"), tuple(facts))
+
+
+def buckets_table(results: Results) -> Table:
+    """The run by elapsed time: a mean over everything would hide a collapse."""
+    rows = [(_span(bucket), *_bucket(bucket)) for bucket in results["buckets"]]
+    columns = ("elapsed (s)", "frames", "first p50", "first p99", "last p99", "stalled", "empty", "pool")
+    return Table("By elapsed time", columns, tuple(rows))
+
+
+def arms_table(arms: Mapping[str, Results]) -> Table:
+    """Two arms side by side, by elapsed time."""
+    longest = max((arm["buckets"] for arm in arms.values()), key=len)
+    rows = []
+    for number, bucket in enumerate(longest):
+        row = [_span(bucket)]
+        for arm in arms.values():
+            row += _arm_cells(arm["buckets"][number]) if number < len(arm["buckets"]) else [NOTHING] * 3
+        rows.append(tuple(row))
+    columns = [cell for name in arms for cell in (f"{name} p50 / p99 (s)", "stalled", "pool")]
+    return Table("Freshness of the first token by elapsed time", ("elapsed (s)", *columns), tuple(rows))
+
+
+def moment_table(results: Results) -> Table:
+    """The moment of silence, measured beside predicted."""
+    moment = results["moment"]
+    rows = [
+        ("measured: from here on every session only stalls", seconds(moment["measured_s"], 1)),
+        (
+            f"predicted by rho0 + N r t from the first {moment['fitted_until_s']:.0f} s",
+            seconds(moment["predicted_s"], 1),
+        ),
+        ("prediction off by", share(moment["error_share"], sign="+")),
+    ]
+    return Table("Moment of silence, unbounded (s)", ("what", "figure"), tuple(rows))
+
+
+def seconds(value: float | None, digits: int = 3) -> str:
+    """A time, or a dash."""
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def share(value: float | None, digits: int = 1, sign: str = "") -> str:
+    """A fraction of one as per cent, or a dash. With `sign` "+" a gain has one too."""
+    return NOTHING if value is None else f"{100 * value:{sign}.{digits}f} %"
+
+
+def spread(
+    cuts: Mapping[str, float] | None, keys: Sequence[str] = ("p50", "p90", "p99"), digits: int = 3
+) -> str:
+    """Percentiles in one cell, or a dash."""
+    return " / ".join(seconds(cuts[key], digits) for key in keys) if cuts else NOTHING
+
+
+def _span(bucket: Results) -> str:
+    return f"{bucket['from_s']:.0f}-{bucket['to_s']:.0f}"
+
+
+def _bucket(bucket: Results) -> tuple[str, ...]:
+    fresh = bucket["freshness"]
+    first, last = (fresh["first_s"], fresh["last_s"]) if fresh else ({}, {})
+    times = (seconds(first.get("p50")), seconds(first.get("p99")), seconds(last.get("p99")))
+    counts = (str(bucket["stalled"]), str(bucket["empty"]), share(bucket["occupancy"]))
+    return (str(bucket["frames"]), *times, *counts)
+
+
+def _arm_cells(bucket: Results) -> list[str]:
+    first = bucket["freshness"]["first_s"] if bucket["freshness"] else None
+    stalled = bucket["stalled"] / bucket["frames"] if bucket["frames"] else None
+    times = spread(first, ("p50", "p99"), digits=2)
+    return [times, share(stalled, digits=0), share(bucket["occupancy"], digits=0)]
+
+
+def _verdict(held: bool | None) -> str:
+    return "not measurable" if held is None else "yes" if held else "no"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,56 @@
+"""Reports as text: the figures are the report's own, and what is missing says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metronome_cli.clock import VirtualClock
+from metronome_cli.report import new_report
+from metronome_cli.reporting.tables import Table, arms_table, seconds, share, spread, tables
+
+
+def rows_of(table: Table) -> dict[str, tuple[str, ...]]:
+    return {row[0]: row[1:] for row in table.rows}
+
+
+def test_a_load_report_names_limits_first_then_the_run_then_its_course(run_of: Any) -> None:
+    limits, facts, buckets = tables(run_of("load")[1])
+    assert rows_of(limits)["calls refused"] == ("0", "3", "no")
+    assert rows_of(limits)["freshness"] == ("2.000", "-", "not measurable")
+    assert rows_of(facts)["calls refused"] == ("3 pool_full",)
+    assert rows_of(facts)["freshness, last token p50 / p90 / p99 (s)"] == ("0.400 / 0.500 / 0.625",)
+    assert rows_of(facts)["cadence (frames delivered / due)"] == ("90.0 % (18 / 20)",)
+    assert rows_of(buckets)["0-10"] == ("10", "0.400", "0.625", "0.625", "0", "0", "25.0 %")
+
+
+def test_a_demo_report_puts_both_arms_and_both_moments_side_by_side(run_of: Any) -> None:
+    arms, moment, _ = tables(run_of("demo")[1])
+    assert rows_of(arms)["0-10"] == ("0.40 / 0.62", "0 %", "25 %") * 2
+    assert rows_of(arms)["10-20"] == ("-", "100 %", "100 %", "0.40 / 0.62", "0 %", "25 %")
+    assert [row[1] for row in moment.rows] == ["10.0", "12.5", "+25.0 %"]
+
+
+def test_an_arm_that_ended_early_leaves_its_cells_open(run_of: Any) -> None:
+    arms = run_of("demo")[1].results["arms"]
+    arms["window"]["buckets"] = arms["window"]["buckets"][:1]
+    assert arms_table(arms).rows[1][4:] == ("-",) * 3
+
+
+def test_every_row_has_a_cell_for_every_column(run_of: Any) -> None:
+    for command in ("load", "demo"):
+        for table in tables(run_of(command)[1]):
+            assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
+def test_a_report_of_another_command_has_no_tables() -> None:
+    assert tables(new_report("serve", None, VirtualClock())) == []
+
+
+def test_markdown_keeps_cells_apart_whatever_they_hold() -> None:
+    text = Table("T", ("a", "b"), (("x|y", "z"),)).markdown()
+    assert text == "## T\n\n| a | b |\n| --- | --- |\n| x\\|y | z |\n"
+
+
+def test_what_was_not_measured_is_a_dash_and_never_a_zero() -> None:
+    assert (seconds(None), share(None), spread(None)) == ("-", "-", "-")
+    assert (seconds(0.0), share(0.0), share(-0.05, sign="+")) == ("0.000", "0.0 %", "-5.0 %")
