@@ -1,6 +1,7 @@
 """One call that does not end: block count, step time and limits over 100,000 real and 1,000,000 tiny tokens.
 
-Run:  python -m evals.longcall.run              (about 15 minutes on 2 quiet cores)
+Run:  python -m evals.longcall.run tiny         (about 3 minutes on 2 quiet cores)
+      python -m evals.longcall.run real         (about 15)
 """
 
 from __future__ import annotations
@@ -127,31 +128,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--real", type=int, default=100_000, help="tokens on SmolLM2's weights")
-    parser.add_argument("--tiny", type=int, default=1_000_000, help="tokens on the tiny random model")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("which", choices=("tiny", "real"))
+    parser.add_argument("--tokens", type=int, help="default: 1,000,000 tiny, 100,000 real")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="real only; tiny products are too small to share"
+    )
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads if options.which == "real" else 1)
     clock = SystemClock()
     report = new_report("eval-longcall", load_profile("laptop"), clock)
-    if options.tiny:
-        torch.set_num_threads(1)  # the tiny model's products are too small to share
-        ids = torch.randint(0, 97, (10_000,), generator=torch.Generator().manual_seed(0))
-        report.results["tiny"] = long_call(tiny_decoder(), ids, options.tiny, clock, report.seed)
-        print(report.results, flush=True)
-        torch.set_num_threads(options.threads)
-    if options.real:
+    if options.which == "tiny":
+        decoder, ids = (
+            tiny_decoder(),
+            torch.randint(0, 97, (10_000,), generator=torch.Generator().manual_seed(0)),
+        )
+    else:
         folder = locate("smollm2-135m-instruct")
         text = (locate("moby-dick") / "data.txt").read_text("utf-8")
         ids = torch.tensor(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids)
-        report.results["real"] = long_call(load_decoder(folder), ids, options.real, clock, report.seed)
-        print(report.results["real"], flush=True)
-    report.held = all(
-        len(part["blocks_seen"]) <= 2 and part["slope_percent_per_100k_ratio"]["estimate"] < 1
-        for part in report.results.values()
-    )
-    folder_out = Path(__file__).parent / "results"
-    folder_out.mkdir(exist_ok=True)
+        decoder = load_decoder(folder)
+    tokens = options.tokens or {"tiny": 1_000_000, "real": 100_000}[options.which]
+    report.results = long_call(decoder, ids, tokens, clock, report.seed)
+    print(report.results, flush=True)
+    slope = report.results["slope_percent_per_100k_ratio"]
+    report.held = len(report.results["blocks_seen"]) <= 2 and slope["estimate"] < 1
+    folder_out = Path(__file__).parent / "results" / options.which
+    folder_out.mkdir(parents=True, exist_ok=True)
     report.save(folder_out)
 
 

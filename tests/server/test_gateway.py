@@ -94,6 +94,8 @@ def test_a_dead_engine_is_told_to_callers_and_to_health(start: Start) -> None:
 
     async def scene() -> None:
         async with call(server) as one, call(server) as two:
+            await one.ticking()
+            await one.until(wire.TickEvent)  # a tick is on record
             os.kill(server.engine, signal.SIGKILL)
             for caller in (one, two):
                 error = await caller.error()
