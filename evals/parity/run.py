@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.engine.reference import Reference
 
 CASES = [(5, 9, 4), (1, 1, 4), (7, 3, 4), (0, 8, 4), (4, 16, 16)]  # S, W, block size
 PIECES = (7, 32, 1)
+POSITIONS: tuple[Positions, ...] = ("absolute", "anchored")
 
 
 def through_the_engine(
@@ -33,15 +36,16 @@ def through_the_engine(
 ) -> torch.Tensor:
     """Logits of one session, appended in pieces of 7, 32 and 1 in turn; free blocks hold NaN."""
 
-    def poison(blocks: Any) -> None:
-        engine.memory.fill(blocks, float("nan"))
+    def poison(freed: Sequence[int]) -> None:
+        engine.memory.fill(freed, float("nan"))
 
     blocks = len(ids) // block_size + 40
     engine = Engine(load_decoder(folder), blocks, block_size, max(PIECES), on_release=poison)
     poison(range(blocks))
     session = engine.open(policy, positions)
     assert session is not None
-    hidden, at = [], 0
+    hidden: list[torch.Tensor] = []
+    at = 0
     while at < len(ids):
         piece = ids[at : at + PIECES[len(hidden) % len(PIECES)]]
         hidden.append(engine.step([session], [len(piece)], piece).hidden)
@@ -62,6 +66,11 @@ def real_weights() -> dict[str, Any]:
     return {f"first_{n}": float(difference[:n].max()) for n in (128, 512, 1024, len(ids))}
 
 
+def stand(sinks: int, last: int, t: int, p: int) -> int:
+    """Where the token at index `t` stands when it looks at `p`: at `last` at most for a sink."""
+    return min(t, last) if p < sinks else t
+
+
 def tiny_family(family: str, folder: Path) -> dict[str, Any]:
     """Full attention against transformers; each window against the masked full history, in float64."""
     tiny = save_tiny(folder, family)
@@ -73,14 +82,10 @@ def tiny_family(family: str, folder: Path) -> dict[str, Any]:
     for sinks, window, block_size in CASES:
         policy = Window(window, sinks)
         part = ids[: 3 * (sinks + window) + 5]
-        for positions in ("absolute", "anchored"):
+        for positions in POSITIONS:
             last = sinks + window - 1 if positions == "anchored" else len(part)
-            want = reference.masked_logits(
-                part.tolist(),
-                lambda t, p, policy=policy: sees(policy, t, p),  # type: ignore[misc]
-                lambda t, p, s=sinks, last=last: min(t, last) if p < s else t,  # type: ignore[misc]
-            )
-            got = through_the_engine(folder, part, policy, positions, block_size)  # type: ignore[arg-type]
+            want = reference.masked_logits(part.tolist(), partial(sees, policy), partial(stand, sinks, last))
+            got = through_the_engine(folder, part, policy, positions, block_size)
             found[f"S={sinks} W={window} block={block_size} {positions}"] = float((got - want).abs().max())
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -23,10 +23,10 @@ LENGTHS = (0, 1, 7, 32)
 def poisoned_engine(tiny: Tiny, block_size: int, blocks: int = 200, max_append: int = 33) -> Engine:
     """An engine whose free blocks hold NaN: whoever reads one is found out."""
 
-    def poison(freed: list[int]) -> None:
+    def poison(freed: Sequence[int]) -> None:
         engine.memory.fill(freed, float("nan"))
 
-    engine = Engine(load_decoder(tiny.folder), blocks, block_size, max_append, on_release=poison)  # type: ignore[arg-type]
+    engine = Engine(load_decoder(tiny.folder), blocks, block_size, max_append, on_release=poison)
     poison(list(range(blocks)))
     return engine
 
