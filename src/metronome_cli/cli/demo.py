@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .assets import showing_progress
 from .load import AsJson, Duration, Out, Speech, read_speech, recording
 from .local_server import serving
 from .progress import watching
@@ -207,7 +208,8 @@ def _bring_assets(profile: Profile, speech: str) -> None:
     if missing:
         megabytes = sum(ASSETS[name].size for name in missing) / 1e6
         typer.echo(f"fetching {', '.join(missing)} (about {megabytes:.0f} MB on disk), once", err=True)
-        fetch(missing)
+        with showing_progress() as report:
+            fetch(missing, report)
 
 
 @contextmanager
