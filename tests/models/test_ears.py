@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from whisper.normalizers import EnglishTextNormalizer
 from metronome_cli.errors import ProfileError
 from metronome_cli.models.assets import locate
 from metronome_cli.models.ears import LEAD_S, RATE, Ears, Heard, Listening
-from metronome_cli.models.whisper_batch import WhisperBatch
+from metronome_cli.models.whisper_batch import Decoded, WhisperBatch
 from metronome_cli.speech import Clip, read_clips
 
 Audio = NDArray[np.float32]
@@ -22,6 +23,27 @@ Audio = NDArray[np.float32]
 needs_speech = pytest.mark.assets("whisper-tiny.en", "librivox")
 FRAME = 2 * RATE
 ROOM = 6 * RATE
+CAP = 20  # new tokens per buffer and frame, where Whisper babbles
+WORDS = [
+    257,
+    262,
+    286,
+    290,
+    284,
+    287,
+    340,
+    339,
+    373,
+    326,
+    355,
+    329,
+    407,
+    379,
+    307,
+    550,
+    2506,
+    1545,
+]  # " a" ...
 normal = EnglishTextNormalizer()
 
 
@@ -36,19 +58,39 @@ def clips() -> list[Clip]:
 
 
 @pytest.fixture
-def babbler(tiny_whisper: Path) -> Ears:
-    return Ears(tiny_whisper, token_cap=6)
+def babbler(tiny_whisper: Path, monkeypatch: pytest.MonkeyPatch) -> Ears:
+    """Ears whose Whisper hears as many words as it may in any sound, the worst for a call's memory."""
+    random = np.random.default_rng(0)
+
+    def babble(
+        _: WhisperBatch, audio: Sequence[Audio], prefixes: Sequence[Sequence[int]], cap: int
+    ) -> list[Decoded]:
+        return [
+            one_word_after_another(buffer, len(prefix))
+            for buffer, prefix in zip(audio, prefixes, strict=True)
+        ]
+
+    def one_word_after_another(buffer: Audio, known: int) -> Decoded:
+        tokens = random.choice(WORDS, CAP).tolist()
+        looks = np.linspace(0, len(buffer) // 320, known + CAP + 2).astype(int)
+        attention = np.full((2, known + CAP + 1, 400), 1e-3, np.float32)
+        for row, (at, to) in enumerate(itertools.pairwise(looks)):
+            attention[:, row, at : to + 1] = 1.0
+        return Decoded(tokens, -0.1, 0.0, attention)
+
+    monkeypatch.setattr(WhisperBatch, "decode", babble)
+    return Ears(tiny_whisper, token_cap=CAP)
 
 
 @pytest.fixture
-def deaf(babbler: Ears, monkeypatch: pytest.MonkeyPatch) -> Ears:
+def deaf(tiny_whisper: Path, monkeypatch: pytest.MonkeyPatch) -> Ears:
     """Ears whose Whisper must not be asked."""
 
     def asked(*_: object) -> None:
         raise AssertionError("silence reached Whisper")
 
     monkeypatch.setattr(WhisperBatch, "decode", asked)
-    return babbler
+    return Ears(tiny_whisper)
 
 
 def silence(seconds: float) -> Audio:
@@ -64,6 +106,16 @@ def frames_of(audio: Audio, samples: int = FRAME) -> list[Audio]:
     return [audio[start : start + samples] for start in range(0, len(audio), samples)]
 
 
+def bounded(call: Listening) -> bool:
+    """Whether all it holds fits the buffer, with its words inside."""
+    return (
+        len(call.audio) <= ROOM
+        and call.audio.base is None  # a view would keep the audio that it was cut from
+        and len(call.handed) <= len(call.audio) / RATE / 0.02
+        and all(word.end >= call.start / RATE for word in call.handed)
+    )
+
+
 def hear_all(ears: Ears, calls: Sequence[Sequence[Audio]]) -> list[list[Heard]]:
     """Play the frames of each call side by side; a call that has no more frames commits and is gone."""
     listening = [ears.open() for _ in calls]
@@ -74,6 +126,7 @@ def hear_all(ears: Ears, calls: Sequence[Sequence[Audio]]) -> list[list[Heard]]:
         commit = [tick == len(calls[row]) for row in rows]
         for row, one in zip(rows, ears.hear([listening[row] for row in rows], audio, commit), strict=True):
             heard[row].append(one)
+        assert all(bounded(call) for call in listening)
     return heard
 
 
@@ -96,12 +149,12 @@ def joined(clips: Sequence[Clip], seed: int) -> tuple[Audio, list[int]]:
 def test_nothing_is_lost_or_said_twice_where_clips_frames_and_buffers_meet(
     ears: Ears, clips: list[Clip]
 ) -> None:
-    calls = [frames_of(joined(clips, seed)[0]) for seed in (0, 1)]
     truth = normal(" ".join(clip.text or "" for clip in clips))
-    for heard in hear_all(ears, calls):
-        errors = jiwer.process_words(truth, text(heard))
-        assert errors.wer <= 0.10
-        assert errors.insertions + errors.deletions <= 3  # offline: 1, a slip of the reference
+    calls = [frames_of(joined(clips, seed)[0]) for seed in range(4)]
+    errors = [jiwer.process_words(truth, text(heard)) for heard in hear_all(ears, calls)]
+    assert np.mean([one.wer for one in errors]) <= 0.10  # offline 0.042
+    # Words may be mistaken for others, but not go missing: offline 1, a slip of the reference.
+    assert max(one.insertions + one.deletions for one in errors) <= 4
 
 
 @needs_speech
@@ -194,36 +247,27 @@ def test_a_commit_or_a_frame_without_words_ends_no_utterance(deaf: Ears) -> None
     assert deaf.hear([call], [silence(2)], [True]) == [Heard("", False)]
 
 
-def bounded(call: Listening) -> bool:
-    """Whether all it holds fits the buffer, with its words inside."""
-    return (
-        len(call.audio) <= ROOM
-        and call.audio.base is None  # a view would keep the audio that it was cut from
-        and len(call.handed) <= len(call.audio) / RATE / 0.02
-        and all(word.end >= call.start / RATE for word in call.handed)
-    )
-
-
 def test_a_call_of_any_length_holds_no_more_than_its_buffer(babbler: Ears) -> None:
     random = np.random.default_rng(0)
-    calls = [babbler.open() for _ in range(4)]
+    calls = [babbler.open() for _ in range(3)]
     words = 0
-    for tick in range(100):
+    for tick in range(150):
         frames = [noise(random.uniform(0, 5), random.choice([-90, -20]), seed=tick) for _ in calls]
-        heard = babbler.hear(calls, frames, list(random.random(4) < 0.05))
+        heard = babbler.hear(calls, frames, [bool(draw < 0.05) for draw in random.random(3)])
         words += sum(len(one.text.split()) for one in heard)
         assert all(bounded(call) for call in calls)
     assert words > 1000  # or it held nothing because it heard nothing
+    assert min(call.now for call in calls) > 300
 
 
-def test_words_come_out_at_the_rate_of_the_cap_at_most(babbler: Ears) -> None:
-    heard = hear_all(babbler, [frames_of(noise(20, -20))])[0]
-    assert all(len(one.text.split()) <= 2 * 6 for one in heard)  # twice: once more after a deaf moment
-
-
-def test_the_same_call_is_heard_alike_twice(babbler: Ears) -> None:
-    calls = [frames_of(noise(10, -20, seed)) for seed in (1, 2)]
-    assert hear_all(babbler, calls) == hear_all(babbler, calls)
+def test_words_keep_their_order_and_come_one_frame_late_at_most(babbler: Ears) -> None:
+    call = babbler.open()
+    for frame in frames_of(noise(20, -20)):
+        before = call.now
+        babbler.hear([call], [frame], [False])
+        ends = [word.end for word in call.handed]
+        assert ends == sorted(ends)
+        assert not call.handed or before - call.handed[-1].end < 0.5  # the next word had not ended yet
 
 
 @pytest.mark.parametrize(

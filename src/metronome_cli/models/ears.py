@@ -54,6 +54,7 @@ class Listening:
     start: int = 0  # samples of the call that lie before the buffer
     handed: list[Word] = field(default_factory=list)  # handed on, and still in the buffer; times of the call
     floor: float = QUIETEST_FLOOR
+    sounded: float = 0.0  # when the last sound ended, in seconds of the call
     mid_utterance: bool = False
 
     @property
@@ -66,10 +67,12 @@ class Listening:
         self._drop(self._cut(len(self.audio) + len(piece) - room))
         self.floor = next_floor(self.floor, piece)
         self.audio = np.concatenate([self.audio, piece])
+        sound = np.flatnonzero(self.voiced())
+        if len(sound):
+            self.sounded = self.start / RATE + float(sound[-1] + 1) * HOP_S
         if not self.handed:
-            sound = np.flatnonzero(self.voiced())
-            onset = sound[0] * HOP if len(sound) else len(self.audio)
-            self._drop(max(0, int(onset) - round(LEAD_S * RATE)))
+            onset = int(sound[0]) * HOP if len(sound) else len(self.audio)
+            self._drop(onset - round(LEAD_S * RATE))
 
     def voiced(self) -> NDArray[np.bool_]:
         """Which 20 ms hops of the buffer hold sound."""
@@ -80,15 +83,14 @@ class Listening:
         after = self.handed[-1].end - self.start / RATE if self.handed else 0.0
         return float(self.voiced()[round(after / HOP_S) :].sum() * HOP_S)
 
-    def sounds(self, word: Word) -> bool:
-        """Whether there is any sound within 0.1 s of where a word was heard."""
-        first, last = ((at - self.start / RATE) / HOP_S for at in (word.start, word.end))
-        return bool(self.voiced()[max(0, round(first) - 5) : round(last) + 5].any())
-
-    def quiet_s(self) -> float:
-        """Seconds of silence at the buffer's end."""
-        sound = np.flatnonzero(self.voiced())
-        return len(self.audio) / RATE - (float(sound[-1] + 1) * HOP_S if len(sound) else 0.0)
+    def sounding(self, words: Sequence[Word]) -> list[Word]:
+        """Those of `words` that have any sound within 0.1 s of where they were heard."""
+        sound = self.voiced()
+        spans = [
+            [round((at - self.start / RATE) / HOP_S) for at in (word.start - 0.1, word.end + 0.1)]
+            for word in words
+        ]
+        return [word for word, (at, to) in zip(words, spans, strict=True) if sound[max(0, at) : to].any()]
 
     def forget_words(self) -> None:
         """Begin the buffer after the last word handed on."""
@@ -203,7 +205,7 @@ class Ears:
         )
         if compression_ratio(" ".join(word.text for word in words) or "-") > LOOPING:
             return []
-        return [word for word in words if call.sounds(word)]
+        return call.sounding(words)
 
 
 def _pieces(frame: NDArray[np.float32], most: int) -> list[NDArray[np.float32]]:
@@ -213,7 +215,7 @@ def _pieces(frame: NDArray[np.float32], most: int) -> list[NDArray[np.float32]]:
 
 def _hand_on(call: Listening, words: list[Word], piece_s: float, commit: bool) -> Heard:
     """Pass on what is certain; everything, when the utterance is over."""
-    over = commit or call.quiet_s() >= PAUSE_S
+    over = commit or call.now - call.sounded >= PAUSE_S
     if not over:
         certain = [word for word in words if word.end <= call.now - min(SETTLED_S, piece_s)]
         if certain and len(certain) == len(words):

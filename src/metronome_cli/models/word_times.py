@@ -18,7 +18,7 @@ from scipy.ndimage import median_filter
 POSITION_S = 0.02
 ECHO_S = 1.0  # true words look back at most 0.3 s (punctuation aside), a loop at once 1.4 s or more
 _PUNCTUATION = " .,;:!?\u2026'\"-\u2013\u2014"  # with ellipsis, en dash, em dash
-_SMOOTH = 7  # positions of the median filter, as in openai-whisper's own alignment
+_SMOOTH = 7  # positions of the median filter, as many as in openai-whisper's own alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,18 @@ def _first_echo(pieces: Sequence[str], known: int, looks_T: NDArray[np.intp]) ->
         if not is_spoken(piece):
             continue  # punctuation looks anywhere
         if at >= known and (furthest - looks_T[at]) * POSITION_S > ECHO_S:
-            return max(known, *(start for start in range(at + 1) if _begins_word(pieces[start])))
+            return max([known, *(start for start in range(at + 1) if _begins_word(pieces[start]))])
         furthest = max(furthest, int(looks_T[at]))
     return len(pieces)
 
 
 def _focus(attention_KTA: NDArray[np.float32]) -> NDArray[np.float32]:
     """How much more than other tokens each one looks at each position [T, A], mean over the heads."""
-    share = attention_KTA / attention_KTA.sum(-1, keepdims=True)
-    share = (share - share.mean(1, keepdims=True)) / (share.std(1, keepdims=True) + 1e-9)
-    focus: NDArray[np.float32] = median_filter(share, (1, 1, _SMOOTH)).mean(0)
-    return focus
+    share_KTA = attention_KTA / attention_KTA.sum(-1, keepdims=True)
+    spread_K1A = share_KTA.std(1, keepdims=True) + 1e-9
+    focus_TA = ((share_KTA - share_KTA.mean(1, keepdims=True)) / spread_K1A).mean(0)
+    smooth_TA: NDArray[np.float32] = median_filter(focus_TA, (1, _SMOOTH))
+    return smooth_TA
 
 
 def _bounds(focus_TA: NDArray[np.float32]) -> NDArray[np.intp]:
