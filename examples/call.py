@@ -1,9 +1,9 @@
-"""Hold one spoken call with nothing but `websockets`: speak a recording, print the answer as it comes.
+"""Hold one spoken call: speak a recording, print the answer as it comes.
 
-    metronome serve &
-    python examples/call.py question.wav
+    metronome serve
+    python examples/call.py src/metronome_cli/data/questions/capital-of-egypt.flac
 
-The recording is 16-bit mono WAV at 24, 16 or 8 kHz.
+The recording is WAV, FLAC or Ogg, mono, at 24, 16 or 8 kHz.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import asyncio
 import base64
 import json
 import sys
-import wave
+from typing import Any
 
+import soundfile
 from websockets.asyncio.client import ClientConnection, connect
 
 URL = "ws://127.0.0.1:8765/v1/realtime"
@@ -21,19 +22,15 @@ PACKET_S = 0.02
 LISTEN_S = 10.0  # after the last word of the recording
 
 
-async def speak(line: ClientConnection, path: str) -> None:
-    """Send the recording in packets of 20 ms, each when a microphone would have it."""
-    with wave.open(path) as recording:
-        rate = recording.getframerate()
-        audio = {"input": {"format": {"type": "audio/pcm", "rate": rate}}}
-        settings = {"type": "realtime", "audio": audio}
-        await line.send(json.dumps({"type": "session.update", "session": settings}))
-        start, packet = asyncio.get_running_loop().time(), 0
-        while sound := recording.readframes(int(rate * PACKET_S)):
-            packet += 1
-            await asyncio.sleep(start + packet * PACKET_S - asyncio.get_running_loop().time())
-            encoded = base64.b64encode(sound).decode()
-            await line.send(json.dumps({"type": "input_audio_buffer.append", "audio": encoded}))
+async def speak(line: ClientConnection, samples: Any, rate: int) -> None:
+    """Send 16-bit samples in packets of 20 ms, each when a microphone would have it."""
+    audio = {"input": {"format": {"type": "audio/pcm", "rate": rate}}}
+    await line.send(json.dumps({"type": "session.update", "session": {"type": "realtime", "audio": audio}}))
+    start, size = asyncio.get_running_loop().time(), int(rate * PACKET_S)
+    for at in range(0, len(samples), size):
+        await asyncio.sleep(start + (at + size) / rate - asyncio.get_running_loop().time())
+        encoded = base64.b64encode(samples[at : at + size].tobytes()).decode()
+        await line.send(json.dumps({"type": "input_audio_buffer.append", "audio": encoded}))
     await line.send(json.dumps({"type": "input_audio_buffer.commit"}))
 
 
@@ -51,11 +48,17 @@ async def listen(line: ClientConnection) -> None:
 
 
 async def main(path: str, url: str = URL) -> None:
+    samples, rate = soundfile.read(path, dtype="int16")
     async with connect(url) as line:
         listening = asyncio.create_task(listen(line))
-        await speak(line, path)
+        await speak(line, samples, rate)
         await asyncio.wait_for(listening, LISTEN_S)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    try:
+        asyncio.run(main(*sys.argv[1:]))
+    except (OSError, soundfile.SoundFileError, TimeoutError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -24,7 +24,7 @@ port = 0
 
 
 @pytest.mark.parametrize("rate", [24_000, 16_000, 8_000])
-def test_a_spoken_call_is_held_with_nothing_but_websockets(tmp_path: Path, rate: int) -> None:
+def test_a_spoken_call_is_held_by_a_script(tmp_path: Path, rate: int) -> None:
     (tmp_path / "null.toml").write_text(PROFILE)
     with wave.open(str(tmp_path / "question.wav"), "wb") as recording:
         recording.setnchannels(1)

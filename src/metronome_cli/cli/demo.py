@@ -6,6 +6,7 @@ Ignores: how calls are held, lines fitted and pictures drawn; it joins the parts
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -94,7 +95,7 @@ def play(pair: Pair, out: Path) -> Report:
         for arm in ARMS:
             run = _hold(pair, arm, recorder)
             arms[arm] = results.summarise(run)
-            report.notes += [f"{arm}: {note}" for note in results.notes(arms[arm])]
+            report.notes += [f"{arm}: {note}" for note in (*results.notes(arms[arm]), *_busy())]
             if arm == ARMS[0]:
                 report.results["moment"] = moment(run, arms[arm]["silence_at_s"])
             if run.stopped:
@@ -119,6 +120,14 @@ def _hold(pair: Pair, arm: str, recorder: Recorder) -> Run:
     with serving(options) as url, watching(arm, length) as watch:
         plan = Plan(url, calls, length, profile.run.seed, profile.beat.frame_s, arm)
         return run_load(plan, pair.clips, SystemClock(), recorder, watch)
+
+
+def _busy() -> list[str]:
+    """A note when this machine had more to do in the last minute than an arm of the demo asks for."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < 2 * cores:
+        return []
+    return [f"the machine was busy (load {load:.1f} on {cores} cores): close other programs and run it again"]
 
 
 def moment(run: Run, measured_s: float | None) -> dict[str, Any]:

@@ -72,7 +72,10 @@ def _draw_freshness(
         panel.scatter(at, late, s=10, alpha=0.6, label=f"{name} frame".strip(), **style)
     if quiet:
         label = f"{name} frame without a token".strip()
-        panel.scatter(quiet, [0.0] * len(quiet), s=22, marker="x", color=style["color"], label=label)
+        top = panel.get_xaxis_transform()  # at the upper edge: no freshness at all is not a good one
+        panel.scatter(
+            quiet, [0.97] * len(quiet), s=22, marker="x", color=style["color"], label=label, transform=top
+        )
 
 
 def _draw_budget(panel: Axes, arms: Mapping[str, Mapping[str, Any]]) -> None:
@@ -87,7 +90,14 @@ def _draw_moment(pool: Axes, fresh: Axes, moment: Mapping[str, Any]) -> None:
     if line and until is not None:
         ends = [0.0, until]
         levels = [100 * (line["rho0"] + line["rate_per_s"] * t) for t in ends]
-        pool.plot(ends, levels, color=_MOMENT, linestyle="--", linewidth=1, label="rho0 + N r t")
+        pool.plot(
+            ends,
+            levels,
+            color=_MOMENT,
+            linestyle="--",
+            linewidth=1,
+            label="rho0 + N r t, from the first third",
+        )
     for key, look, label in (
         ("measured_s", "-", "silence, measured"),
         ("predicted_s", "--", "silence, predicted"),

@@ -61,7 +61,8 @@ def _draw(folder: Path, report: Report) -> Path | None:
     path = folder / f"{report.command}.png"
     ticks = list(read_records(folder / TRACE, TickRecord))
     frames = list(read_records(folder / FRAMES, FrameRecord))
-    title = f"metronome {report.command} {report.profile.get('name', '')}".rstrip()
+    name = report.profile.get("name", "")
+    title = f"metronome {report.command}" + (f", profile {name}" if name else "")
     draw(path, title, ticks, frames, _arms(folder, report), report.results.get("moment"))
     return path
 
