@@ -55,6 +55,8 @@ def test_the_default_profile_is_a_512_token_window_behind_the_header() -> None:
         ({"window": {"policy": "recycle", "window": 32}}, "window.window", "64 or more"),
         ({"window": {"policy": "recycle", "carry": 480}}, "window.carry", "at most"),
         ({"pool": {"blocks": 36}}, "pool.blocks", "needs 37 blocks"),
+        ({"pool": {"blocks": 10**20}}, "pool.blocks", "10000000"),
+        ({"window": {"window": "9" * 400 + " s"}}, "window.window", "use"),
         ({"beat": {"frame_s": 0}}, "beat.frame_s", "greater than 0"),
         ({"beat": {"frame_s": float("inf")}}, "beat.frame_s", "finite"),
         ({"beat": {"frame_s": float("nan")}}, "beat.frame_s", "finite"),

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .errors import ProfileError
 from .window import Policy, Positions, Recycle, Unbounded, Window, most_blocks
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=2**31)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -52,7 +52,7 @@ class WindowSection(_Section):
     """Retention: how much of a call stays resident. `window` in tokens, or in seconds as "20 s"."""
 
     policy: Literal["window", "unbounded", "recycle"] = "window"
-    window: Count | Annotated[str, Field(pattern=r"^\d+(\.\d+)? ?s$")] = 512
+    window: Count | Annotated[str, Field(pattern=r"^\d{1,9}(\.\d{1,9})? ?s$")] = 512
     sinks: Annotated[int, Field(ge=0)] | Literal["header"] = "header"
     carry: Annotated[int, Field(ge=0)] | None = None  # recycle only; default half the window
     positions: Positions = "anchored"
@@ -61,7 +61,7 @@ class WindowSection(_Section):
 class PoolSection(_Section):
     """The device's KV blocks, shared by all sessions."""
 
-    blocks: Count = 320
+    blocks: Annotated[int, Field(ge=1, le=10_000_000)] = 320
     block_size: Count = 16
 
 

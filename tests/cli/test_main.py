@@ -44,6 +44,13 @@ def test_an_error_of_ours_is_one_line_and_its_exit_code(error: str, code: int, s
     assert (done.returncode, done.stdout, done.stderr) == (code, "", says)
 
 
+def test_a_full_disk_is_one_line() -> None:
+    done = run("-c", FAILING.format(error="OSError(28, 'No space left on device', 'runs/report.json')"))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
+
+
 def test_an_error_that_nobody_foresaw_keeps_its_traceback() -> None:
     done = run("-c", FAILING.format(error="ZeroDivisionError('surprise')"))
     assert done.returncode == 1

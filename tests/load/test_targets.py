@@ -33,7 +33,16 @@ def test_every_spelling_of_an_address_leads_to_the_websocket(url: str, address: 
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", "ws://127.0.0.1:99999"]
+    "url",
+    [
+        "",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://127.0.0.1:port",
+        "ws://127.0.0.1:99999",
+        "http://[",
+        "http://[::1",
+    ],
 )
 def test_an_address_that_is_none_is_named(url: str) -> None:
     with pytest.raises(ProfileError, match="url"):

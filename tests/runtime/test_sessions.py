@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metronome_cli.errors import InputError
 from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
 from metronome_cli.runtime.admission import FixedCap
-from metronome_cli.runtime.sessions import MAX_PENDING_CHARACTERS, Session, Sessions
+from metronome_cli.runtime.sessions import MAX_PENDING_CHARACTERS, MAX_PENDING_TEXTS, Session, Sessions
 
 
 class Lanes:
@@ -121,6 +121,17 @@ def test_text_beyond_the_limit_is_refused_whole() -> None:
         session.read("b", 0.0)
     assert (caught.value.code, caught.value.field) == ("buffer_full", "text")
     assert session.cut().texts == ("a" * MAX_PENDING_CHARACTERS,)
+
+
+def test_a_flood_of_tiny_texts_is_refused_too() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    for _ in range(MAX_PENDING_TEXTS):
+        session.read("", 0.0)
+    with pytest.raises(InputError) as caught:
+        session.read("", 0.0)
+    assert caught.value.code == "buffer_full"
+    assert len(session.cut().texts) == MAX_PENDING_TEXTS
+    session.read("next", 0.0)
 
 
 def test_only_real_input_is_a_sign_of_life() -> None:

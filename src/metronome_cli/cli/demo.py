@@ -7,9 +7,7 @@ Ignores: how calls are held, lines fitted and pictures drawn; it joins the parts
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .assets import showing_progress
-from .load import AsJson, Duration, Out, Speech, read_speech, recording
+from .load import AsJson, Duration, Out, Speech, ended_like_interrupted, read_speech, recording
 from .local_server import serving
 from .progress import watching
 from .report import show
@@ -64,7 +62,7 @@ def demo(
     overrides = {} if seed is None else {"run.seed": seed}
     chosen = load_profile(profile, overrides)
     _bring_assets(chosen, speech)
-    with _terminated_like_interrupted():
+    with ended_like_interrupted():
         calls = sessions or chosen.admission.max_sessions
         found = play(Pair(chosen, profile, calls, duration, read_speech(speech)), out)
     show(found, as_json)
@@ -230,13 +228,3 @@ def _bring_assets(profile: Profile, speech: str) -> None:
         typer.echo(f"fetching {', '.join(missing)} (about {megabytes:.0f} MB on disk), once", err=True)
         with showing_progress() as report:
             fetch(missing, report)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that no server is left behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

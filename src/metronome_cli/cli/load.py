@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +80,8 @@ def load(
     from ..load.runner import Plan
 
     plan = Plan(url, sessions, duration, seed, spread)
-    report = measure(plan, read_speech(speech), out)
+    with ended_like_interrupted():
+        report = measure(plan, read_speech(speech), out)
     show(report, as_json)
     raise typer.Exit(0 if report.held else 3)
 
@@ -111,6 +113,18 @@ def read_speech(name_or_folder: str) -> list[Clip]:
     from ..speech import read_clips
 
     return read_clips(locate(name_or_folder))
+
+
+@contextmanager
+def ended_like_interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP (a closed terminal) unwind as Ctrl-C does: no server left behind, nothing lost."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(end, signal.default_int_handler) for end in ends]
+    try:
+        yield
+    finally:
+        for end, handler in zip(ends, before, strict=True):
+            signal.signal(end, handler)
 
 
 @contextmanager

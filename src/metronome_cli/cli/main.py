@@ -65,3 +65,6 @@ def main() -> None:
     except MetronomeError as error:
         typer.secho(f"metronome: {' '.join(str(error).split())}", fg=typer.colors.RED, err=True)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:  # a full disk, a folder that vanished, a closed output: nothing of ours
+        typer.secho(f"metronome: {error}", fg=typer.colors.RED, err=True)
+        raise SystemExit(MetronomeError.exit_code) from None

@@ -102,10 +102,10 @@ def _announce(profile: Profile, url: str, folder: Path | None, as_json: bool) ->
 
 def _drop_if_empty(folder: Path | None) -> None:
     """A server that never came up leaves no folder behind."""
-    if folder and not any(folder.iterdir()):
+    if folder and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
 def _number(text: str | None) -> int | str | None:
     """A count as a number; anything else as it stands, for the profile to judge."""
-    return int(text) if text and text.isdecimal() else text
+    return int(text) if text and text.isdecimal() and len(text) < 20 else text

@@ -34,11 +34,11 @@ class TurnedAway:
 
 def endpoint(url: str) -> str:
     """The WebSocket address that `url` stands for: http(s) or ws(s), the realtime path when it names none."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         known = parts.scheme in _SCHEMES and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is no port
-        known = False
+    except ValueError:  # a port that is no port, a bracket without its other half
+        known = None
     if not known:
         raise ProfileError("url", url, f"use an address such as {DEFAULT_URL} (http, https, ws or wss)")
     path = REALTIME_PATH if parts.path in ("", "/") else parts.path

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # beat.py imports this file
     from .beat import TickEngine
 
 MAX_PENDING_CHARACTERS = 65_536  # of typed text, waiting for one tick
+MAX_PENDING_TEXTS = 256
 
 _SILENCE = np.zeros(0, np.float32)
 
@@ -38,6 +39,7 @@ class Session:
         self._audio: list[NDArray[np.float32]] = []
         self._waiting = 0  # samples in _audio
         self._texts: list[str] = []
+        self._characters = 0  # in _texts
         self._commit = False
 
     def hear(self, audio: NDArray[np.float32], now: float) -> None:
@@ -57,7 +59,7 @@ class Session:
 
     def read(self, text: str, now: float) -> None:
         """Take a typed message; InputError, and nothing taken, when too much would wait."""
-        waiting = sum(map(len, self._texts)) + len(text)
+        waiting = self._characters + len(text)
         if waiting > MAX_PENDING_CHARACTERS:
             raise InputError(
                 "buffer_full",
@@ -65,7 +67,15 @@ class Session:
                 f"{waiting} characters",
                 f"at most {MAX_PENDING_CHARACTERS} may wait for a tick; send less",
             )
+        if len(self._texts) >= MAX_PENDING_TEXTS:
+            raise InputError(
+                "buffer_full",
+                "text",
+                f"{len(self._texts) + 1} messages",
+                f"at most {MAX_PENDING_TEXTS} may wait for a tick; send fewer",
+            )
         self._texts.append(text)
+        self._characters = waiting
         if text:
             self.last_input = now
 
@@ -79,7 +89,8 @@ class Session:
         frame = Frame(self.id, audio, tuple(self._texts), self._commit)
         self.frames += 1
         self.samples += len(audio)
-        self._audio, self._waiting, self._texts = [], 0, []
+        self._audio, self._waiting = [], 0
+        self._texts, self._characters = [], 0
         self._commit = self.cancelled = False
         return frame
 

@@ -46,6 +46,9 @@ class Caller(Protocol):
         ...
 
 
+_ANSWER_S = 10.0  # an engine that does not answer for so long is refused for
+
+
 class EngineLink:
     """Starts the engine process, talks to it, and knows when it is gone. Use it as `async with`."""
 
@@ -121,7 +124,10 @@ class EngineLink:
         answer: asyncio.Future[SessionId | Refused] = self._loop.create_future()
         self._requests[self._asked] = caller, answer
         self._post(messages.Open(self._asked))
-        return await answer
+        try:
+            return await asyncio.wait_for(answer, _ANSWER_S)
+        except TimeoutError:  # should it be let in after all, `_let_in` finds nobody waiting
+            return Refused("engine_busy", _ANSWER_S)
 
     def _post(self, message: messages.ToEngine) -> None:
         self._socket.send(messages.pack(message), zmq.NOBLOCK)
