@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -62,3 +63,12 @@ def tiny_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.nn.init.normal_(state["decoder.positional_embedding"])
     torch.save({"dims": asdict(dims), "model_state_dict": state}, folder / "tiny.pt")
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small batches gain nothing by a second thread, and lose much to it where other processes run."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -20,6 +20,7 @@ from metronome_cli.speech import Clip, read_clips
 
 Audio = NDArray[np.float32]
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 needs_speech = pytest.mark.assets("whisper-tiny.en", "librivox")
 FRAME = 2 * RATE
 ROOM = 6 * RATE

@@ -15,6 +15,7 @@ from metronome_cli.models.assets import locate
 from metronome_cli.models.whisper_batch import WhisperBatch
 from metronome_cli.speech import read_clips
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 needs_speech = pytest.mark.assets("whisper-tiny.en", "librivox")
 CAP = 60
 
