@@ -148,7 +148,7 @@ class EngineLink:
             start_new_session=True,  # Ctrl-C is for the gateway, which ends the engine in order
             # Threads that spin while they wait take the cores from the gateway and the callers beside
             # them: on two busy cores that made a tick five times as long.
-            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},
+            env={"GOMP_SPINCOUNT": "1000", **os.environ},
         )
         assert process.stdin is not None  # noqa: S101
         process.stdin.write(msgspec.json.encode(setup) + b"\n")
