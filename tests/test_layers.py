@@ -29,6 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"engine", "models", "runtime", "server", "load", "probes", "fit", "reporting"},
 }
 
+WORDS_THAT_ARE_FOLDERS = {"wire"}
+
 # Packages that only these folders may touch.
 ONLY_IN: dict[str, set[str]] = {
     "torch": {"engine", "models"},
@@ -49,7 +51,7 @@ CLOCK_READERS = {
 def folder_of(path: Path) -> str:
     """The part of the cut that a module belongs to."""
     parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else "words"
+    return parts[0] if len(parts) > 1 and parts[0] not in WORDS_THAT_ARE_FOLDERS else "words"
 
 
 def name_of(path: Path) -> str:
