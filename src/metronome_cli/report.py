@@ -23,6 +23,8 @@ from .errors import FieldError
 from .profile import Profile
 
 VERSION = 1
+_SECRETS = ("--api-key",)  # options whose values are never written down
+_HIDDEN = "***"
 _NAMED = ("metronome-cli", "torch", "transformers", "openai-whisper", "numpy", "msgspec", "uvicorn")
 
 
@@ -55,7 +57,7 @@ def new_report(command: str, profile: Profile | None, clock: Clock, seed: int = 
     """A report with everything filled in but its results. `seed` counts where there is no profile."""
     return Report(
         command=command,
-        argv=sys.argv[1:],
+        argv=redacted(sys.argv[1:]),
         profile=profile.model_dump() if profile else {},
         seed=profile.run.seed if profile else seed,
         versions=_versions(),
@@ -66,6 +68,18 @@ def new_report(command: str, profile: Profile | None, clock: Clock, seed: int = 
         },
         wall_start=datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds"),
     )
+
+
+def redacted(argv: list[str]) -> list[str]:
+    """A command line without the keys in it: they are for the server, not for whoever reads the report."""
+    shown: list[str] = []
+    for word in argv:
+        if shown and shown[-1] in _SECRETS:
+            shown.append(_HIDDEN)
+        else:
+            name, equals, _ = word.partition("=")
+            shown.append(f"{name}={_HIDDEN}" if equals and name in _SECRETS else word)
+    return shown
 
 
 def read_report(folder: Path) -> Report:

@@ -31,7 +31,13 @@ def serving(options: Sequence[str]) -> Iterator[str]:
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C reaches us alone, and everything it started can be ended together.
         server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            # A key that is meant for other servers would keep ourselves out of this one.
+            env={name: value for name, value in os.environ.items() if name != "METRONOME_API_KEY"},
         )
         try:
             yield _address(server, log)

@@ -1,0 +1,294 @@
+"""What `metronome doctor` judges: each fact of a machine against what a profile needs.
+
+Knows:   what each lack costs, and how it is mended.
+Ignores: how facts are read (machine.py), and what findings look like in a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from ..clock import Clock
+from ..errors import MetronomeError, ProfileError
+from ..models.assets import ASSETS, Asset, cache_folder, condition
+from ..profile import Profile
+from ..stats import percentiles
+from .machine import BEAT_S, Machine
+from .profile import pool_problem
+
+_GIB = 2**30
+_ROOM_TO_RECORD = _GIB  # a day of eight recorded calls
+_PROGRAM = _GIB // 2  # Python, torch and a tick's own tensors
+_SPARE_FILES = 64  # sockets of the server's own, the files of a run
+_LATE_S = 0.005  # of the worst tenth of beats; an idle machine stays under a thousandth
+_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+# What cannot be done without an asset that the profile does not name.
+_LOST = {
+    "smollm2-135m-instruct": "the built-in profiles do not start",
+    "whisper-tiny.en": "no built-in profile hears speech",
+    "speech": "`load` and `demo` have nothing to say",
+    "librivox": "how well the ears hear cannot be measured",
+    "moby-dick": "what a window costs in perplexity cannot be measured",
+    "questions": "answers to spoken questions cannot be measured",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. With `costs` it is a problem, and `mend` says what to do."""
+
+    what: str
+    found: str
+    costs: str = ""
+    mend: str = ""
+
+    @property
+    def fine(self) -> bool:
+        return not self.costs
+
+
+def check_machine(machine: Machine, profile: Profile) -> Iterator[Finding]:
+    """Everything but assets, the port and a tick."""
+    yield from _packages(machine)
+    yield _torch(machine)
+    yield _cores(machine, profile)
+    yield _load(machine, profile)
+    yield _memory(machine, profile)
+    yield _disk(machine)
+    yield _threads(machine, profile)
+    yield _files(machine, profile)
+    yield _pool(profile)
+    yield _clock(machine)
+
+
+def check_assets(profile: Profile) -> Iterator[Finding]:
+    """Each asset, and what else the profile names; without that the profile itself is lost."""
+    needed = _assets_of(profile)
+    for name in _names(profile):
+        if name not in ASSETS:
+            yield _named(name, profile)
+    for asset in ASSETS.values():
+        state = condition(asset)
+        found = f"{state.state} ({state.detail})" if state.detail else state.state
+        if state.state == "have":
+            yield Finding(asset.name, found)
+        elif asset.built_in:
+            yield Finding(asset.name, found, _LOST[asset.name], "install metronome-cli again")
+        else:
+            lost = f"the profile {profile.name} does not start" if asset in needed else _LOST[asset.name]
+            yield Finding(asset.name, found, lost, f"metronome assets fetch {asset.name}")
+
+
+def check_port(profile: Profile) -> Finding:
+    """Whether the profile's address can be listened on, by doing so for a moment."""
+    from ..server.gateway import listen
+
+    where = f"{profile.server.host} port {profile.server.port}"
+    try:
+        listen(profile.server.host, profile.server.port).close()
+    except ProfileError as error:
+        return Finding("port", f"{where} cannot be had", "`serve` does not start", error.cure)
+    return Finding("port", f"{where} is free")
+
+
+def check_tick(profile: Profile, clock: Clock) -> Finding:
+    """Load the model, and time a tick of as many calls as the profile lets in."""
+    try:
+        calls, seconds = _tick(profile, clock)
+    except MetronomeError as error:
+        return Finding("tick", str(error), f"the profile {profile.name} does not start", "mend that first")
+    found = f"{calls} calls in {seconds:.2f} s of {profile.beat.frame_s:g} s"
+    if seconds < profile.beat.frame_s:
+        return Finding("tick", found)
+    mend = "fewer admission.max_sessions, a longer beat.frame_s, or fewer other programs"
+    return Finding("tick", found, "beats are skipped when all calls speak", mend)
+
+
+def _named(name: str, profile: Profile) -> Finding:
+    if Path(name).expanduser().exists():
+        return Finding(name, "a local path")
+    if "/" in name:
+        return Finding(name, "no path here; as a hub id it is fetched when the profile starts")
+    costs = f"the profile {profile.name} does not start"
+    return Finding(
+        name, "no asset, no path here and no hub id", costs, "`metronome assets list` has the names"
+    )
+
+
+# ---- One by one --------------------------------------------------------------------------------
+
+
+def _packages(machine: Machine) -> Iterator[Finding]:
+    wrong = 0
+    wanted = [Requirement(text) for text in machine.wants]
+    wanted = [want for want in wanted if want.marker is None or want.marker.evaluate({"extra": ""})]
+    for want in wanted:
+        try:
+            version = metadata.version(want.name)
+        except metadata.PackageNotFoundError:
+            version = ""
+        if not version or not want.specifier.contains(version, prereleases=True):
+            wrong += 1
+            found = f"{want.name} is {version or 'missing'}"
+            yield Finding("packages", found, "untested, or broken where it is used", f"pip install '{want}'")
+    if not wrong:
+        count = f"{len(wanted)} requirements, all met" if wanted else "not installed: versions are not known"
+        yield Finding("packages", count)
+
+
+def _torch(machine: Machine) -> Finding:
+    gpu = "an NVIDIA GPU, not used by this version" if machine.gpu else "no NVIDIA GPU"
+    if machine.torch is None:
+        return Finding("torch", "missing", "no model can be loaded", "pip install torch")
+    built = f"CUDA {machine.torch_cuda}" if machine.torch_cuda else "the CPU"
+    return Finding("torch", f"{machine.torch}, built for {built}; {gpu}")
+
+
+def _cores(machine: Machine, profile: Profile) -> Finding:
+    found = f"{machine.cores} usable"
+    if machine.cores >= profile.run.threads:
+        return Finding("cores", found)
+    costs = f"{profile.run.threads} threads wait for each other in every tick"
+    return Finding("cores", found, costs, f"set run.threads to {machine.cores}, or use a larger machine")
+
+
+def _load(machine: Machine, profile: Profile) -> Finding:
+    found = f"load average {machine.load:.1f} on {machine.cores} cores"
+    if machine.cores - machine.load >= min(machine.cores, profile.run.threads) - 0.5:
+        return Finding("load", found)
+    return Finding("load", found, "ticks take longer and freshness suffers", "end other programs")
+
+
+def _memory(machine: Machine, profile: Profile) -> Finding:
+    need = memory_needed(profile)
+    if machine.free_memory is None:
+        return Finding("memory", f"not known; about {_gib(need)} needed")
+    found = f"{_gib(machine.free_memory)} free, about {_gib(need)} needed"
+    if machine.free_memory >= need:
+        return Finding("memory", found)
+    return Finding("memory", found, "swapping, or the end of the engine", "fewer pool.blocks, or more memory")
+
+
+def _disk(machine: Machine) -> Finding:
+    missing = [asset for asset in ASSETS.values() if condition(asset).state != "have"]
+    need = max((2 * asset.download_size + asset.size for asset in missing), default=0)
+    found = f"{_gib(machine.cache_disk)} free for assets, {_gib(machine.runs_disk)} for runs"
+    if machine.cache_disk < need:
+        mend = f"make {_gib(need)} of room, or set METRONOME_HOME to another disk"
+        return Finding("disk", found, "assets cannot be fetched", mend)
+    if machine.runs_disk < _ROOM_TO_RECORD:
+        return Finding(
+            "disk", found, "recordings of long runs break off", "make room, or use --out elsewhere"
+        )
+    return Finding("disk", found)
+
+
+def _threads(machine: Machine, profile: Profile) -> Finding:
+    env, threads = machine.env, profile.run.threads
+    if env.get("OMP_WAIT_POLICY", "").lower() == "active":
+        costs = "threads that spin take the cores from packets and callers"
+        return Finding("threads", "OMP_WAIT_POLICY=active", costs, "unset OMP_WAIT_POLICY")
+    limit = env.get("OMP_THREAD_LIMIT", "")
+    if limit.isdecimal() and int(limit) < threads:
+        costs = f"ticks run on {limit} of {threads} threads"
+        return Finding("threads", f"OMP_THREAD_LIMIT={limit}", costs, "unset OMP_THREAD_LIMIT")
+    names = [name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in env]
+    told = f"; run.threads wins over {', '.join(names)}" if names else ""
+    return Finding("threads", f"{threads} for the engine{told}")
+
+
+def _files(machine: Machine, profile: Profile) -> Finding:
+    calls, need = profile.admission.max_sessions, profile.admission.max_sessions + _SPARE_FILES
+    found = f"{machine.open_files} may be open, {need} needed for {calls} calls"
+    if machine.open_files >= need:
+        return Finding("files", found)
+    return Finding("files", found, "calls are dropped before all places are taken", f"ulimit -n {need}")
+
+
+def _pool(profile: Profile) -> Finding:
+    calls = profile.admission.max_sessions
+    problem = pool_problem(profile)
+    if problem is None:
+        return Finding("pool", f"{profile.pool.blocks} blocks for {calls} calls")
+    return Finding("pool", *problem)
+
+
+def _clock(machine: Machine) -> Finding:
+    late = percentiles(machine.late_s, (50, 90, 100)) or {}
+    p50, p90, most = (1000 * late[name] for name in ("p50", "p90", "p100"))
+    found = f"beats of {1000 * BEAT_S:g} ms are {p50:.1f} ms late, {p90:.1f} at p90, {most:.1f} at most"
+    if p90 / 1000 <= _LATE_S:
+        return Finding("clock", found)
+    return Finding(
+        "clock", found, "packets and ticks start that late", "end other programs, or raise our priority"
+    )
+
+
+# ---- What a profile needs ----------------------------------------------------------------------
+
+
+def memory_needed(profile: Profile) -> int:
+    """About how many bytes serving takes; what is no asset or local folder counts nothing."""
+    if profile.model.kind == "null":
+        return _PROGRAM
+    return _PROGRAM + sum(asset.size for asset in _assets_of(profile)) + _kv_bytes(profile)
+
+
+def _names(profile: Profile) -> list[str]:
+    """The weights that the profile names."""
+    model = profile.model
+    return {"null": [], "text": [model.thinker], "cascade": [model.thinker, model.ears]}[model.kind]
+
+
+def _assets_of(profile: Profile) -> list[Asset]:
+    return [ASSETS[name] for name in _names(profile) if name in ASSETS]
+
+
+def _kv_bytes(profile: Profile) -> int:
+    thinker = profile.model.thinker
+    folder = cache_folder() / thinker if thinker in ASSETS else Path(thinker)
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+        heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+        size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        places = profile.pool.blocks * profile.pool.block_size
+        return int(2 * places * config["num_hidden_layers"] * heads * size * _WIDTH[profile.model.dtype])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _tick(profile: Profile, clock: Clock) -> tuple[int, float]:
+    """(calls, seconds) of the second tick in which as many calls as there is room for all speak."""
+    import numpy as np
+
+    from ..frame import HEARING_RATE, Frame
+    from ..models.assets import locate
+    from ..models.factory import build
+    from ..profile import Terms
+    from ..speech import read_clips
+
+    engine = build(profile)
+    said = np.concatenate([clip.samples for clip in read_clips(locate("questions"))])
+    length = round(profile.beat.frame_s * HEARING_RATE)
+    calls = [call for call in range(profile.admission.max_sessions) if engine.open(call, 0, Terms()) is None]
+    seconds = 0.0
+    for number in range(2):  # the first one warms up
+        start = clock.now()
+        texts = ("What is the capital of France?",) if profile.model.kind == "text" else ()
+        frames = [Frame(call, np.resize(said[(call + number) * length :], length), texts) for call in calls]
+        for _ in engine.tick(frames):
+            pass
+        seconds = clock.now() - start
+    return len(calls), seconds
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB"
