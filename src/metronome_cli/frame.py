@@ -23,7 +23,11 @@ class Frame:
     session: SessionId
     audio: NDArray[np.float32]  # mono, HEARING_RATE, -1..1; may be empty
     texts: tuple[str, ...] = ()  # typed messages, oldest first
-    commit: bool = False  # the caller says that the utterance is over
+    commit: int = 0  # utterances that the caller ended
+    clear: bool = False  # what was heard of the utterance before this frame is to be forgotten
+    duplex: bool = True  # the model answers whenever it sees fit; otherwise only when `reply` asks
+    most: int = 0  # tokens of a reply to nobody's asking; 0 leaves that to the model
+    reply: int | None = None  # answer now, in at most so many tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,9 @@ class Prefilled:
     session: SessionId
     tokens_in: int
     heard: str = ""  # words handed on by the ears in this frame
+    over: int = 0  # utterances that end with them
     speaking: bool = True  # whether the session is to speak in this frame
+    unread: int = 0  # characters of typed text, at least, that wait for a later tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Said:
     text: str
     end: bool = False  # the reply is complete
     start: bool = False  # the first of a reply, whether or not the last one was complete
+    cut: bool = False  # with `end`: it may not be longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Stalled:
 
     session: SessionId
     dropped: int
+    reply: bool = False  # a reply that had not begun is lost with them
 
 
 TickEvent = Prefilled | Said | Stalled
@@ -72,3 +80,4 @@ class KvUsage:
     leased: int
     reserved: int
     total: int
+    room: int | None = None  # calls of the profile's own terms that it can still promise; None: unbounded

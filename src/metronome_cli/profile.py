@@ -19,6 +19,8 @@ from .window import Policy, Positions, Recycle, Unbounded, Window, most_blocks
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
 Seconds = Annotated[float, Field(gt=0)]
+PerSecond = Annotated[float, Field(gt=0)]
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
 
 
 class _Section(BaseModel):
@@ -78,11 +80,32 @@ class ServerSection(_Section):
     max_pending_s: Seconds = 30.0  # audio a session may have waiting
     reaper_s: Seconds = 2.0  # how often the dead are looked for
     idle_s: Seconds = 60.0  # a session without any input for so long is closed
+    grace_s: Seconds = 30.0  # how long a session that asked for it outlives its connection
+    replay_bytes: Count = 1_048_576  # of events kept for a caller who comes back
+    drain_s: Annotated[float, Field(ge=0)] = 10.0  # after SIGTERM: for calls to end by themselves
+    restarts: Annotated[int, Field(ge=0)] = 5  # times in a row that an engine that died is started again
+    origins: list[Origin] = []  # pages of other hosts that may call, as "https://app.example.org"; "*": any
+    max_opens_per_s: PerSecond = 500.0  # calls that one gateway lets in
+    max_events_per_s: PerSecond = 1000.0  # a caller who sends more is read more slowly
+    mute_s: Seconds = 30.0  # so much sound without a word in answer: the session counts as mute
 
 
 class RunSection(_Section):
     threads: Count = 2
     seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Terms(_Section):
+    """What one session asks for in place of its profile's own; None keeps that."""
+
+    policy: Literal["window", "unbounded", "recycle"] | None = None
+    window: Count | None = None
+    sinks: Annotated[int, Field(ge=0)] | Literal["header"] | None = None
+    positions: Positions | None = None
+    instructions: str | None = None
+
+
+OWN = Terms()  # a session that asks for nothing
 
 
 class Profile(_Section):
@@ -149,6 +172,37 @@ class Profile(_Section):
             )
         return policy
 
+    def on(self, terms: Terms) -> Profile:
+        """This profile with one session's terms in place of its own."""
+        asked = terms.model_dump(exclude_none=True)
+        header = asked.pop("instructions", self.model.header)
+        return self.model_copy(
+            update={
+                "window": self.window.model_copy(update=asked),
+                "model": self.model.model_copy(update={"header": header}),
+            }
+        )
+
+    def session_policy(self, terms: Terms, own_header: int, header: int) -> Policy:
+        """The policy of a session on its own terms; ProfileError when they take more than the profile gives.
+
+        The headers are the lengths in tokens of the profile's and of the session's. Instructions live within
+        the session's bound: a window that it did not ask for gives way to them, down to half of it.
+        """
+        asked = self.on(terms)
+        policy = asked.policy(header)
+        limit, most = self.session_blocks(own_header), asked.session_blocks(header)
+        if isinstance(policy, Window) and terms.window is None and limit is not None and most is not None:
+            smaller = policy.window - max(0, most - limit) * self.pool.block_size
+            if smaller >= max(policy.sinks, policy.window / 2):
+                return Window(smaller, policy.sinks)
+        if limit is not None and (most is None or most > limit):
+            needs = "has no bound" if most is None else f"needs up to {most} blocks"
+            cure = f"such a session {needs}, and one gets {limit} here: use a smaller window or fewer sinks"
+            field = "policy" if most is None else "window"
+            raise ProfileError(f"window.{field}", getattr(asked.window, field), cure)
+        return asked.check_fit(header)
+
 
 def load_profile(name_or_path: str, overrides: dict[str, Any] | None = None) -> Profile:
     """Read a built-in profile by name, or a TOML file by path.
@@ -212,6 +266,8 @@ def _read(path: Path) -> str:
 _CURES = {
     "window.window": 'use 1 or more tokens, or seconds as "20 s"',
     "window.sinks": 'use 0 or more tokens, or "header"',
+    # And a pattern says less than an example.
+    "server.origins": 'use a list of origins as ["https://app.example.org"], without a path, or ["*"]',
 }
 
 

@@ -66,6 +66,18 @@ def test_check_counts_pinned_sinks_into_the_bound(tmp_path: Path) -> None:
     )
 
 
+def test_check_warns_of_a_pool_that_cannot_hold_every_call(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[pool]\nblocks = 100\n")
+    result = profile("check", str(file))
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "warning: 100 blocks are 2 calls of 37, and admission.max_sessions is 8: calls beyond 2 are refused "
+        "as pool_full; use pool.blocks = 296 or more, a smaller window, or admission.max_sessions = 2\n"
+    )
+    assert profile("check", "laptop").stderr == ""
+
+
 @pytest.mark.parametrize("command", ["check", "show"])
 def test_a_profile_that_cannot_work_is_refused(tmp_path: Path, command: str) -> None:
     file = tmp_path / "mine.toml"

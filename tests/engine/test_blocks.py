@@ -111,6 +111,31 @@ def test_a_window_that_does_not_fit_is_refused_and_leaves_no_trace() -> None:
     assert (pool.free, pool.reserved, pool.spare) == (4, 0, 4)
 
 
+@given(st.integers(1, 60), st.integers(1, 5), st.one_of(windows(), recycles()), st.integers(0, 5))
+def test_exactly_so_many_bounded_lanes_are_let_in_as_there_is_room_for(
+    blocks: int, block_size: int, policy: Policy, already: int
+) -> None:
+    pool = BlockPool(blocks, block_size)
+    for _ in range(already):
+        if lane := pool.open(Unbounded(), MAX_APPEND):
+            lane.extend(min(MAX_APPEND, pool.spare * block_size))
+    room = pool.room(policy, MAX_APPEND)
+    assert room is not None
+    for _ in range(room):
+        assert pool.open(policy, MAX_APPEND)
+    assert pool.room(policy, MAX_APPEND) == 0
+    assert pool.open(policy, MAX_APPEND) is None
+
+
+def test_room_for_unbounded_lanes_has_no_number_until_the_pool_is_full() -> None:
+    pool = BlockPool(2, 4)
+    lane = pool.open(Unbounded(), MAX_APPEND)
+    assert lane
+    assert pool.room(Unbounded(), MAX_APPEND) is None
+    assert lane.extend(8)
+    assert pool.room(Unbounded(), MAX_APPEND) == 0
+
+
 def test_more_than_the_largest_append_is_a_programming_error_that_changes_nothing() -> None:
     pool = BlockPool(10, 4)
     lane = pool.open(Window(8, 0), 4)

@@ -18,19 +18,26 @@ from metronome_cli.models.ears import Heard, Listening
 from metronome_cli.profile import Profile, load_profile, parse_profile
 
 FRAME = 2 * HEARING_RATE
+SILENCE = np.zeros(0, np.float32)
 
 
 def test_words_wait_for_the_end_of_their_utterance_and_go_in_as_one_turn() -> None:
+    ear, duplex = _Ear(Listening()), Frame(1, SILENCE)
+    assert _finished(duplex, ear, Heard("What is", False)) == ()
+    assert _finished(duplex, ear, Heard("", False)) == ()
+    assert _finished(duplex, ear, Heard("the time?", True)) == ("What is the time?",)
+    assert _finished(duplex, ear, Heard("", True)) == ()
+
+
+def test_in_a_call_that_is_not_duplex_only_a_commit_ends_an_utterance() -> None:
     ear = _Ear(Listening())
-    assert _finished(ear, Heard("What is", False)) == ()
-    assert _finished(ear, Heard("", False)) == ()
-    assert _finished(ear, Heard("the time?", True)) == ("What is the time?",)
-    assert _finished(ear, Heard("", True)) == ()
+    assert _finished(Frame(1, SILENCE, duplex=False), ear, Heard("What is", True)) == ()
+    assert _finished(Frame(1, SILENCE, duplex=False, commit=1), ear, Heard("it?", False)) == ("What is it?",)
 
 
 def test_who_never_pauses_is_answered_all_the_same_and_fills_no_memory() -> None:
-    ear = _Ear(Listening())
-    turns = [turn for _ in range(100) for turn in _finished(ear, Heard("on and on", False))]
+    ear, frame = _Ear(Listening()), Frame(1, SILENCE)
+    turns = [turn for _ in range(100) for turn in _finished(frame, ear, Heard("on and on", False))]
     assert len(turns) == 100 // (MOST_WORDS // 3 + 1)
     assert all(MOST_WORDS <= len(turn.split()) < MOST_WORDS + 3 for turn in turns)
     assert len(ear.words) < MOST_WORDS

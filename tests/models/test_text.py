@@ -132,7 +132,7 @@ def test_a_call_opened_into_a_full_pool_keeps_its_header_for_when_blocks_come_fr
         tick(model, {1: None})
     model.open(2, seed=0)
     lost = tick(model, {1: "y" * 200, 2: "Hello?"})
-    assert Stalled(2, dropped=len(model._chat.turn("Hello?", "header"))) in lost
+    assert Stalled(2, dropped=len(model._chat.turn("Hello?", "header")), reply=True) in lost
     model.close(1)
     heads = [prefilled(tick(model, {2: None}), 2).tokens_in for _ in range(6)]
     assert sum(heads) == len(model._chat.header)

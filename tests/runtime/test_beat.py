@@ -14,7 +14,7 @@ from metronome_cli.clock import VirtualClock
 from metronome_cli.errors import MetronomeError
 from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from metronome_cli.models.null import NullModel
-from metronome_cli.profile import parse_profile
+from metronome_cli.profile import OWN, Terms, parse_profile
 from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.beat import Beat, TickEngine
 from metronome_cli.runtime.recorder import Recorder
@@ -34,7 +34,7 @@ class Script:
         self.open_ones: set[SessionId] = set()
         self.leaked = 0
 
-    def open(self, session: SessionId, seed: int) -> Refused | None:
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         self.open_ones.add(session)
         return None
 
@@ -64,10 +64,18 @@ class Stage:
         self.calls = Sessions(engine, FixedCap(100), max_pending_s=60.0, seed=0)
         self.clock = clock
         self.words: list[Said] = []
+        self.taken: list[Prefilled] = []
+        self.gone: list[tuple[Stalled, int]] = []
         self.frames: list[trace.FrameRecord] = []
         self.meanwhile: dict[int, Callable[[], object]] = {}
         self._breaths = 0
         self._beat = Beat(engine, self.calls, self, Recorder(folder, clock), clock)
+
+    def prefilled(self, frame: Prefilled) -> None:
+        self.taken.append(frame)
+
+    def lost(self, frame: Stalled, utterances: int) -> None:
+        self.gone.append((frame, utterances))
 
     def said(self, word: Said) -> None:
         self.words.append(word)
@@ -267,4 +275,5 @@ def test_no_order_of_events_loses_a_block(
             act(stage.calls, chosen, action)
     for session in stage.calls:
         stage.calls.close(session.id)
-    assert model.usage() == KvUsage(leased=0, reserved=0, total=blocks)
+    usage = model.usage()
+    assert (usage.leased, usage.reserved, usage.total) == (0, 0, blocks)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from metronome_cli.errors import InputError
 from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
+from metronome_cli.profile import OWN, Terms
 from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.sessions import MAX_PENDING_CHARACTERS, MAX_PENDING_TEXTS, Session, Sessions
 
@@ -22,7 +23,7 @@ class Lanes:
         self.seeds: list[int] = []
         self.cancelled: list[SessionId] = []
 
-    def open(self, session: SessionId, seed: int) -> Refused | None:
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         if len(self.open_ones) >= self.room:
             return Refused("pool_full")
         self.open_ones.add(session)

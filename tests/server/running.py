@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,7 @@ max_event_bytes = {max_event_bytes}
 max_pending_s = {max_pending_s}
 reaper_s = {reaper_s}
 idle_s = {idle_s}
+{more}
 """
 DEFAULTS: dict[str, Any] = {
     "mode": "free",
@@ -63,6 +64,7 @@ DEFAULTS: dict[str, Any] = {
     "max_pending_s": 5.0,
     "reaper_s": 1.0,
     "idle_s": 60.0,
+    "more": "",  # further lines of [server]
 }
 
 
@@ -82,12 +84,14 @@ class Server:
     folder: Path
 
     @classmethod
-    def start(cls, folder: Path, env: Mapping[str, str] | None = None, **values: Any) -> Server:
+    def start(
+        cls, folder: Path, env: Mapping[str, str] | None = None, options: Sequence[str] = (), **values: Any
+    ) -> Server:
         profile = write_profile(folder, **values)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "metronome_cli", "serve", "--profile", str(profile)),
-                *("--port", "0", "--json", "--out", str(folder / "runs")),
+                *("--port", "0", "--json", "--out", str(folder / "runs"), *options),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -163,6 +167,10 @@ class Caller:
         """Change the session's settings and wait until they hold."""
         await self.say(json.dumps({"type": "session.update", "session": {"type": "realtime", **settings}}))
         return await self.until(wire.SessionUpdated)
+
+    async def duplex(self) -> None:
+        """Ask to be answered whenever the model sees fit."""
+        await self.updated(audio={"input": {"turn_detection": {"type": "full_duplex"}}})
 
     async def ticking(self, rate: int = 16_000) -> None:
         """Ask for tick events."""

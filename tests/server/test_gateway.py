@@ -90,7 +90,7 @@ def test_a_signal_ends_both_processes_with_the_files_written(start: Start, numbe
 
 
 def test_a_dead_engine_is_told_to_callers_and_to_health(start: Start) -> None:
-    server = start()
+    server = start(more="restarts = 0")
 
     async def scene() -> None:
         async with call(server) as one, call(server) as two:
@@ -218,7 +218,7 @@ def test_a_silent_call_is_ended_and_a_speaking_one_stays(start: Start) -> None:
         async with call(server) as speaks, call(server) as idles:
             await speaks.ticking()
             speaking = asyncio.create_task(speak(speaks))
-            await idles.say(wire.AudioCommit())  # no input, however often it is said
+            await idles.say(wire.AudioClear())  # no input, however often it is said
             assert (await idles.error()).code == "session_idle"
             assert await idles.hung_up() == wire.CLOSE_SESSION_IDLE
             await until_alone(speaks)

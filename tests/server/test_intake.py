@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from metronome_cli import wire
-from metronome_cli.errors import InputError
-from metronome_cli.server.intake import Intake, checked, typed
+from metronome_cli.server.intake import Intake
 
 
 def tone(rate: int, seconds: float = 1.0) -> bytes:
@@ -49,42 +48,3 @@ def test_nothing_of_an_utterance_is_heard_in_the_next_one() -> None:
 def test_full_scale_is_one() -> None:
     extremes = np.array([-32768, 32767], "<i2").tobytes()
     np.testing.assert_allclose(Intake(16_000).take(extremes), [-1.0, 32767 / 32768])
-
-
-@pytest.mark.parametrize(
-    ("settings", "rate", "ticks"),
-    [
-        (wire.SessionSettings(), None, None),
-        (wire.SessionSettings(output_modalities=["text"]), None, None),
-        (wire.SessionSettings(metronome=wire.MetronomeSettings(ticks=False)), None, False),
-        (wire.SessionSettings(audio=wire.AudioSettings(input=wire.AudioInput())), None, None),
-        (
-            wire.SessionSettings(
-                audio=wire.AudioSettings(input=wire.AudioInput(format=wire.AudioFormat(rate=8_000)))
-            ),
-            8_000,
-            None,
-        ),
-        (
-            wire.SessionSettings(audio=wire.AudioSettings(input=wire.AudioInput(format=wire.AudioFormat()))),
-            24_000,
-            None,
-        ),
-    ],
-)
-def test_settings_say_what_was_asked_for(
-    settings: wire.SessionSettings, rate: int | None, ticks: bool | None
-) -> None:
-    assert checked(settings) == (rate, ticks)
-
-
-def test_a_rate_of_nothing_is_refused() -> None:
-    form = wire.AudioFormat(rate=0)
-    settings = wire.SessionSettings(audio=wire.AudioSettings(input=wire.AudioInput(format=form)))
-    with pytest.raises(InputError, match="use one of 24000, 16000, 8000"):
-        checked(settings)
-
-
-def test_the_parts_of_a_typed_message_are_its_lines() -> None:
-    parts = [wire.ContentPart(type="input_text", text=text) for text in ("one", "two")]
-    assert typed(wire.Item(content=parts)) == "one\ntwo"

@@ -14,6 +14,7 @@ import typer
 from ..errors import MetronomeError
 from . import assets, profile
 from .demo import demo
+from .doctor import doctor
 from .load import load
 from .report import report
 from .serve import serve
@@ -52,7 +53,7 @@ def _metronome(version: VersionFlag = False) -> None:
     """
 
 
-for command in (demo, serve, load, report):
+for command in (demo, serve, load, report, doctor):
     app.command()(command)
 app.add_typer(profile.app, name="profile")
 app.add_typer(assets.app, name="assets")

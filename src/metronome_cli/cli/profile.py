@@ -72,6 +72,19 @@ def check(name: NameOrPath) -> None:
 
     profile = load_profile(name)
     typer.echo(f"{profile.name}: in order. {_room(profile)}")
+    if problem := pool_problem(profile):
+        typer.echo("warning: {}: {}; use {}".format(*problem), err=True)
+
+
+def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
+    """(found, costs, mend) where the pool cannot promise blocks to as many calls as the profile lets in."""
+    calls, bound = profile.admission.max_sessions, profile.session_blocks(0)
+    if bound is None or bound * calls <= profile.pool.blocks:
+        return None
+    room = profile.pool.blocks // bound
+    found = f"{profile.pool.blocks} blocks are {room} calls of {bound}, and admission.max_sessions is {calls}"
+    mend = f"pool.blocks = {bound * calls} or more, a smaller window, or admission.max_sessions = {room}"
+    return found, f"calls beyond {room} are refused as pool_full", mend
 
 
 def _values(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

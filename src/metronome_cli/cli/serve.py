@@ -7,13 +7,28 @@ Ignores: how calls are held. Heavy imports wait until the command runs.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .report import show
+
 if TYPE_CHECKING:
     from ..profile import Profile
+    from ..report import Report
+    from ..server.link import EngineLink
+
+
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="METRONOME_API_KEY",
+        metavar="KEY",
+        help="Only who sends this key may call. Other users can see options: a file is safer.",
+    ),
+]
 
 
 def serve(
@@ -28,8 +43,11 @@ def serve(
     blocks: Annotated[int | None, typer.Option(help="Blocks in the KV pool.")] = None,
     max_sessions: Annotated[int | None, typer.Option(help="Most calls at a time.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
+    api_key: ApiKey = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="A file of such keys, one a line.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
     record: Annotated[bool, typer.Option(help="Write the run's folder.")] = True,
+    live: Annotated[bool, typer.Option(help="Show the beat, where standard error is a terminal.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Say where we are as one JSON line.")] = False,
 ) -> None:
     """Take live calls over WebSocket at /v1/realtime, until Ctrl-C.
@@ -39,8 +57,11 @@ def serve(
       metronome serve
       metronome serve --profile laptop-text --port 0 --json
       metronome serve --policy unbounded --blocks 64
+      metronome serve --no-live
     """
     from ..profile import load_profile
+    from ..server.access import read_keys
+    from ..server.logs import set_up_logging
 
     asked = {
         "server.host": host,
@@ -54,38 +75,55 @@ def serve(
         "run.seed": seed,
     }
     overrides = {key: value for key, value in asked.items() if value is not None}
-    held = _run(load_profile(profile, overrides), out if record else None, as_json)
-    raise typer.Exit(0 if held else 1)
+    checked = load_profile(profile, overrides)
+    set_up_logging("metronome")
+    keys = read_keys(api_key, api_key_file)
+    if sys.stderr.isatty():
+        typer.echo(f"metronome: loading {_model(checked)} ...", err=True)
+    report = _run(checked, out if record else None, live, as_json, keys)
+    if not as_json:
+        show(report, as_json)
+    raise typer.Exit(0 if report.held else 1)
 
 
-def _run(profile: Profile, out: Path | None, as_json: bool) -> bool:
-    """Serve until stopped; whether the engine lived to the end."""
+def _run(profile: Profile, out: Path | None, live: bool, as_json: bool, keys: tuple[str, ...]) -> Report:
+    """Serve until stopped; the report's `held` is whether the engine lived to the end."""
     import asyncio
-    import logging
 
     from ..clock import SystemClock
     from ..report import new_report, run_folder
     from ..server import gateway
+    from ..server.access import warn_if_exposed
+    from .live import watching
 
-    logging.basicConfig(level=logging.WARNING, format="metronome: %(message)s")
     clock = SystemClock()
     with gateway.listen(profile.server.host, profile.server.port) as listener:
         url = gateway.url_of(listener)
+        warn_if_exposed(listener.getsockname()[0], keys)
         folder = run_folder(out, "serve", profile.name, clock) if out else None
         report = new_report("serve", profile, clock)
-        try:
-            link = asyncio.run(
-                gateway.serve(
-                    profile, listener, folder, clock, lambda: _announce(profile, url, folder, as_json)
-                )
-            )
-        finally:
-            _drop_if_empty(folder)
-    report.held = link.state != "engine_dead"
-    report.results = {"url": url, "calls": link.calls, "refused": dict(link.refused)}
+        with watching(live) as watch:
+
+            def up(link: EngineLink) -> None:
+                _announce(profile, url, folder, as_json)
+                watch(link)
+
+            try:
+                link = asyncio.run(gateway.serve(profile, listener, folder, clock, up, keys))
+            finally:
+                _drop_if_empty(folder)
+    report.held = link.deaths == 0
+    report.results = {"url": url, **link.metrics.summary()}
     if folder and folder.exists():
         report.save(folder)
-    return report.held
+    return report
+
+
+def _model(profile: Profile) -> str:
+    """What is loaded, by name."""
+    model = profile.model
+    names = {"cascade": f"{model.ears} and {model.thinker}", "text": model.thinker, "null": "no model"}
+    return names[model.kind]
 
 
 def _announce(profile: Profile, url: str, folder: Path | None, as_json: bool) -> None:

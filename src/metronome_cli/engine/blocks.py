@@ -51,6 +51,13 @@ class BlockPool:
         """Free blocks that nobody was promised."""
         return len(self._free) - self._promised
 
+    def room(self, policy: Policy, max_append: int) -> int | None:
+        """How many more such lanes it can promise; None, for a policy without a bound, while any block is."""
+        bound = most_blocks(policy, self.block_size, max_append)
+        if bound is None:
+            return None if self.spare > 0 else 0
+        return self.spare // bound
+
     def open(self, policy: Policy, max_append: int) -> Lane | None:
         """A lane that appends at most `max_append` tokens at a time; None when its bound does not fit."""
         bound = most_blocks(policy, self.block_size, max_append)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..frame import Frame, KvUsage, Prefilled, Refused, SessionId, TickEvent
-from ..profile import Profile
+from ..profile import OWN, Profile, Terms
 from .assets import locate
 from .ears import Ears, Heard, Listening
 from .text import TextModel
@@ -37,8 +37,8 @@ class Cascade:
         self._text = TextModel(profile)
         self._calls: dict[SessionId, _Ear] = {}
 
-    def open(self, session: SessionId, seed: int) -> Refused | None:
-        refused = self._text.open(session, seed)
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
+        refused = self._text.open(session, seed, terms)
         if refused is None:
             self._calls[session] = _Ear(self._ears.open())
         return refused
@@ -46,16 +46,29 @@ class Cascade:
     def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
         due = [frame for frame in frames if frame.session in self._calls]
         ears = [self._calls[frame.session] for frame in due]
+        for frame, ear in zip(due, ears, strict=True):
+            if frame.clear:
+                self._ears.forget(ear.listening)
+                ear.words = []
         heard = self._ears.hear(
-            [ear.listening for ear in ears], [frame.audio for frame in due], [frame.commit for frame in due]
+            [ear.listening for ear in ears],
+            [frame.audio for frame in due],
+            [frame.commit > 0 for frame in due],
         )
         told = [
-            replace(frame, texts=frame.texts + _finished(ear, handed))
+            replace(frame, texts=frame.texts + _finished(frame, ear, handed))
             for frame, ear, handed in zip(due, ears, heard, strict=True)
         ]
-        words = {frame.session: handed.text for frame, handed in zip(due, heard, strict=True)}
+        words = {
+            frame.session: (handed.text, _over(frame, handed))
+            for frame, handed in zip(due, heard, strict=True)
+        }
         for event in self._text.tick(told):
-            yield replace(event, heard=words[event.session]) if isinstance(event, Prefilled) else event
+            if isinstance(event, Prefilled):
+                text, over = words[event.session]
+                yield replace(event, heard=text, over=over)
+            else:
+                yield event
 
     def cancel(self, session: SessionId) -> None:
         self._text.cancel(session)
@@ -71,10 +84,15 @@ class Cascade:
         return self._text.usage()
 
 
-def _finished(ear: _Ear, heard: Heard) -> tuple[str, ...]:
+def _over(frame: Frame, heard: Heard) -> int:
+    """Utterances that are over: the ears' own judgement counts only in a duplex call."""
+    return max(frame.commit, int(heard.utterance_over)) if frame.duplex else frame.commit
+
+
+def _finished(frame: Frame, ear: _Ear, heard: Heard) -> tuple[str, ...]:
     """Take up what was heard; the whole turn once its utterance is over or long enough."""
     ear.words += heard.text.split()
-    if not ear.words or not (heard.utterance_over or len(ear.words) >= MOST_WORDS):
+    if not ear.words or not (_over(frame, heard) or len(ear.words) >= MOST_WORDS):
         return ()
     turn, ear.words = " ".join(ear.words), []
     return (turn,)

@@ -19,7 +19,12 @@ from ..errors import AssetError
 
 After = Literal["header", "answer", "end"]  # what a turn follows: nothing, an open answer, an end token
 
-_ASKED, _ANSWERED, _ASKED_AGAIN = "qqONEqq", "qqTWOqq", "qqTHREEqq"  # stand-ins that no template alters
+_TOLD, _ASKED, _ANSWERED, _ASKED_AGAIN = (
+    "qqZEROqq",
+    "qqONEqq",
+    "qqTWOqq",
+    "qqTHREEqq",
+)  # stand-ins that no template alters
 
 
 class Chat:
@@ -38,9 +43,10 @@ class Chat:
                 {"role": "assistant", "content": _ANSWERED},
                 {"role": "user", "content": _ASKED_AGAIN},
             ]
-            head, prompted, whole = (
+            blank = [{"role": "system", "content": _TOLD}]
+            head, around, prompted, whole = (
                 str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
-                for messages, prompt in ((system, False), (system, True), (again, True))
+                for messages, prompt in ((system, False), (blank, False), (system, True), (again, True))
             )
         except (OSError, ValueError, KeyError) as error:
             raise AssetError(f"{folder}: no tokenizer with a chat template ({error})") from None
@@ -49,6 +55,7 @@ class Chat:
         self._plain.encode_special_tokens = True  # typed text must not be able to end a turn
         self._end_text = str(tokenizer.eos_token)
         self.header = self._encode(head)
+        self._head_around = around.split(_TOLD)
         self.opening = self._encode(prompted.removeprefix(head))  # from the header straight to an answer
         rest = whole.removeprefix(head)
         self._first_turn, rest = rest.split(_ASKED)
@@ -57,17 +64,25 @@ class Chat:
         self.special = tuple(tokenizer.all_special_ids)
         self.ends = frozenset(_end_ids(folder, tokenizer.eos_token_id))
 
+    def instruct(self, text: str) -> list[int]:
+        """The header of a session that brings instructions of its own; they cannot end it."""
+        before, after = self._head_around
+        return self._encode(before) + self._inside(text) + self._encode(after)
+
     def turn(self, text: str, after: After) -> list[int]:
         """Ids of a user's turn up to where the model answers, closing the answer that it interrupts."""
         before = self._first_turn if after == "header" else self._next_turn
         if after == "end":
             before = before.removeprefix(self._end_text)
-        inside: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        return self._encode(before) + inside + self._encode(self._answer)
+        return self._encode(before) + self._inside(text) + self._encode(self._answer)
 
     def stream(self) -> Stream:
         """A new decoder of what one session says."""
         return Stream(self._tokenizer)
+
+    def _inside(self, text: str) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

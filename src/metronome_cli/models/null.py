@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..engine.blocks import BlockPool, Lane
 from ..frame import HEARING_RATE, Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
-from ..profile import Profile
+from ..profile import OWN, Profile, Terms
 from ..window import Recycle
 
 HEARD_PER_S = 3  # tokens that a second of audio becomes: about the pace of spoken English
@@ -24,13 +24,16 @@ class _Call:
     samples: int = 0  # heard so far
     waiting: int = 0  # tokens heard or read, not yet appended
     said: int = 0  # tokens of the current reply
+    most: int = 0  # of them
     speaking: bool = False
 
 
 class NullModel:
-    """Hears nothing. In free mode it says `tau` tokens a frame; in turn mode REPLY to a text or a commit."""
+    """Hears nothing. In free mode it says `tau` tokens a frame; in turn mode REPLY when it is asked to, and
+    in a duplex call to each text or commit."""
 
     def __init__(self, profile: Profile) -> None:
+        self._profile = profile
         self._header = len(profile.model.header.split())
         self._policy = profile.check_fit(self._header)
         self._free = profile.model.mode == "free"
@@ -39,12 +42,13 @@ class NullModel:
         self._pool = BlockPool(profile.pool.blocks, profile.pool.block_size)
         self._calls: dict[SessionId, _Call] = {}
 
-    def open(self, session: SessionId, seed: int) -> Refused | None:
-        lane = self._pool.open(self._policy, self._most)
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
+        header = len(self._profile.on(terms).model.header.split())
+        lane = self._pool.open(self._profile.session_policy(terms, self._header, header), self._most)
         if lane is None:
             return Refused("pool_full")
-        for start in range(0, self._header, self._most):
-            if not _append(lane, min(self._most, self._header - start)):
+        for start in range(0, header, self._most):
+            if not _append(lane, min(self._most, header - start)):
                 lane.close()
                 return Refused("pool_full")
         self._calls[session] = _Call(lane, speaking=self._free)
@@ -79,21 +83,27 @@ class NullModel:
         return call.lane.held if call else 0
 
     def usage(self) -> KvUsage:
-        return KvUsage(self._pool.leased, self._pool.reserved, self._pool.total)
+        pool = self._pool
+        return KvUsage(pool.leased, pool.reserved, pool.total, pool.room(self._policy, self._most))
 
     def _hear(self, frame: Frame, call: _Call) -> Prefilled | Stalled:
         before = call.samples * HEARD_PER_S // HEARING_RATE
         call.samples += len(frame.audio)
         call.waiting += call.samples * HEARD_PER_S // HEARING_RATE - before
         call.waiting += sum(len(text.split()) for text in frame.texts)
-        if frame.commit or frame.texts:
+        if frame.reply is not None or (frame.duplex and (frame.commit or frame.texts)):
             call.said, call.speaking = 0, True
+            call.most = min(frame.reply or frame.most or len(REPLY), len(REPLY))
         tokens = min(call.waiting, self._most)
         if not _append(call.lane, tokens):
             dropped, call.waiting = call.waiting, 0
-            return Stalled(frame.session, dropped)
+            lost = call.speaking and call.said == 0 and not self._free
+            call.speaking = call.speaking and not lost
+            return Stalled(frame.session, dropped, reply=lost)
         call.waiting -= tokens
-        return Prefilled(frame.session, tokens, speaking=call.speaking)
+        return Prefilled(
+            frame.session, tokens, over=frame.commit, speaking=call.speaking, unread=call.waiting
+        )
 
     def _speak(self, session: SessionId) -> Said | Stalled | None:
         """The next token of a call; None when it has nothing to say or is gone."""
@@ -104,10 +114,11 @@ class NullModel:
             return Stalled(session, dropped=0)
         start, word = call.said == 0, REPLY[call.said % len(REPLY)]
         call.said += 1
-        end = not self._free and call.said == len(REPLY)
+        whole = call.said == len(REPLY)
+        end = not self._free and (whole or call.said >= call.most)
         if end:
             call.said, call.speaking = 0, False
-        return Said(session, word, end, start)
+        return Said(session, word, end, start, cut=end and not whole)
 
 
 def _append(lane: Lane, tokens: int) -> bool:

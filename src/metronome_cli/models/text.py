@@ -19,9 +19,21 @@ from ..engine.engine import Engine, StepOutput
 from ..engine.sampling import Sampling
 from ..engine.weights import load_decoder
 from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
-from ..profile import Profile
+from ..profile import OWN, Profile, Terms
 from .assets import locate
 from .chat import After, Chat, Stream
+
+# Characters that wait until a reply is asked for. Typed ones are refused long before; of a call that is
+# heard for hours and never asks, the oldest words go, which no window would hold either.
+MOST_HELD = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a reply answers, and the most tokens that it may have."""
+
+    text: str
+    most: int
 
 
 @dataclass(slots=True)
@@ -31,12 +43,21 @@ class _Talk:
     session: SessionId
     engine_session: int
     inbox: list[int]  # ids to append before it may speak
+    beginning: list[int]  # the same before anything was said
     stream: Stream
     speaking: bool
     after: After  # what the next turn will follow
     settled: After | None = None  # the same, of what is in the cache; None when nothing is
-    texts: deque[str] = field(default_factory=deque)  # turns that wait for the reply to end
+    held: deque[str] = field(default_factory=deque)  # said to it, until a reply is asked for
+    turns: deque[_Turn] = field(default_factory=deque)  # wait for the reply to end
     said: int = 0  # tokens of the current reply
+    most: int = 0  # of them
+
+    @property
+    def unread(self) -> int:
+        """Characters, at least, that wait to be read: a token has one or more."""
+        waiting = sum(len(turn.text) for turn in self.turns) + sum(map(len, self.held))
+        return len(self.inbox) + waiting
 
 
 class TextModel:
@@ -61,22 +82,33 @@ class TextModel:
         )
         self._talks: dict[SessionId, _Talk] = {}
 
-    def open(self, session: SessionId, seed: int) -> Refused | None:
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         model = self._profile.model
+        header = self._chat.header if terms.instructions is None else self._chat.instruct(terms.instructions)
+        policy = self._profile.session_policy(terms, len(self._chat.header), len(header))
         suppressed = (*self._chat.special, *self._chat.ends) if self._free else ()
         sampling = Sampling(model.temperature, model.top_p, seed, suppressed)
-        number = self._engine.open(self._policy, self._profile.window.positions, sampling)
+        positions = self._profile.on(terms).window.positions
+        number = self._engine.open(policy, positions, sampling)
         if number is None:
             return Refused("pool_full")
-        stream = self._chat.stream()
-        self._talks[session] = _Talk(session, number, self._beginning(), stream, self._free, self._start)
+        beginning = header + (self._chat.opening if self._free else [])
+        self._talks[session] = _Talk(
+            session,
+            number,
+            inbox=list(beginning),
+            beginning=beginning,
+            stream=self._chat.stream(),
+            speaking=self._free,
+            after=self._start,
+        )
         return None
 
     def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
         talks = []
         for frame in frames:
             if talk := self._talks.get(frame.session):
-                talk.texts.extend(frame.texts)
+                self._take(talk, frame)
                 self._take_turns(talk)
                 talks.append(talk)
         speakers = yield from self._prefill(talks)
@@ -98,16 +130,34 @@ class TextModel:
 
     def usage(self) -> KvUsage:
         pool = self._engine.pool
-        return KvUsage(pool.leased, pool.reserved, pool.total)
+        room = pool.room(self._policy, self._engine.max_append)
+        return KvUsage(pool.leased, pool.reserved, pool.total, room)
 
-    def _beginning(self) -> list[int]:
-        return self._chat.header + (self._chat.opening if self._free else [])
+    def _take(self, talk: _Talk, frame: Frame) -> None:
+        """Make turns of a frame's texts: at once in a duplex call, else when a reply is asked for."""
+        limit = self._profile.model.max_reply
+        most = min(frame.reply or frame.most or limit, limit)
+        talk.held.extend(frame.texts)
+        if self._free or frame.duplex:
+            turns = list(talk.held)
+        elif frame.reply is not None:
+            turns = ["\n".join(talk.held)]
+        else:
+            while sum(map(len, talk.held)) > MOST_HELD:
+                talk.held.popleft()
+            return
+        talk.held.clear()
+        if frame.reply is not None and not self._free:
+            turns = turns or [""]
+        talk.turns.extend(_Turn(turn, most) for turn in turns)
 
     def _take_turns(self, talk: _Talk) -> None:
-        """Move texts to the inbox: all of them in free mode, else the next one once the reply is over."""
-        while talk.texts and (self._free or not talk.speaking):
-            talk.inbox += self._chat.turn(talk.texts.popleft(), talk.after)
-            talk.speaking, talk.after, talk.said, talk.stream = True, "answer", 0, self._chat.stream()
+        """Move turns to the inbox: all of them in free mode, else the next one once the reply is over."""
+        while talk.turns and (self._free or not talk.speaking):
+            turn = talk.turns.popleft()
+            talk.inbox += self._chat.turn(turn.text, talk.after)
+            talk.speaking, talk.after, talk.stream = True, "answer", self._chat.stream()
+            talk.said, talk.most = 0, turn.most
 
     def _prefill(self, talks: list[_Talk]) -> Generator[TickEvent, None, list[_Talk]]:
         """Append what each session has to read; those that have read all speak. Returns who spoke."""
@@ -128,7 +178,7 @@ class TextModel:
             talk.inbox = talk.inbox[most:]
             if piece:
                 talk.settled = "answer" if talk.inbox else talk.after
-            yield Prefilled(talk.session, len(piece), speaking=ask)
+            yield Prefilled(talk.session, len(piece), speaking=ask, unread=talk.unread)
             if token is not None and self._goes_on(talk):
                 yield self._say(talk, token)
                 speakers.append(talk)
@@ -155,7 +205,8 @@ class TextModel:
         return self._engine.step(sessions, [len(piece) for piece in pieces], ids, sample=asks)
 
     def _goes_on(self, talk: _Talk) -> bool:
-        return talk.session in self._talks and talk.speaking and self._engine.has_pending(talk.engine_session)
+        here = self._talks.get(talk.session) is talk  # not closed, nor opened anew on other terms
+        return here and talk.speaking and self._engine.has_pending(talk.engine_session)
 
     def _say(self, talk: _Talk, token: int) -> Said:
         talk.said += 1
@@ -163,14 +214,15 @@ class TextModel:
         if token in self._chat.ends:
             talk.speaking, talk.after, talk.settled = False, "end", "end"
             return Said(talk.session, "", end=True, start=start)
-        end = not self._free and talk.said >= self._profile.model.max_reply
+        end = not self._free and talk.said >= talk.most
         talk.speaking = not end
-        return Said(talk.session, talk.stream.text(token), end, start)
+        return Said(talk.session, talk.stream.text(token), end, start, cut=end)
 
     def _stall(self, talk: _Talk) -> Stalled:
         """What it was reading is lost; a reply in progress is not, nor is the header."""
-        kept = self._beginning() if talk.settled is None else []
+        kept = list(talk.beginning) if talk.settled is None else []
         lost, talk.inbox = len(talk.inbox) - len(kept), kept
         talk.after = talk.settled or self._start
-        talk.speaking = self._free or (talk.speaking and not lost)
-        return Stalled(talk.session, lost)
+        unbegun = talk.speaking and lost > 0 and not self._free
+        talk.speaking = talk.speaking and not unbegun
+        return Stalled(talk.session, lost, reply=unbegun)

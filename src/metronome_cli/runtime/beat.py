@@ -22,9 +22,10 @@ from ..frame import (
     Stalled,
     TickEvent,
 )
+from ..profile import OWN, Terms
 from ..trace import FrameRecord, TickRecord
 from .recorder import Recorder
-from .sessions import Sessions
+from .sessions import Session, Sessions
 from .ticker import Tick
 
 
@@ -32,8 +33,11 @@ class TickEngine(Protocol):
     """A model that can hold many calls. One thread calls it; between two events of `tick` it may be
     asked to open, cancel or close any session."""
 
-    def open(self, session: SessionId, seed: int) -> Refused | None:
-        """Take a new call, with its blocks reserved; None when it is in."""
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
+        """Take a new call on its terms, with its blocks reserved; None when it is in.
+
+        ProfileError when the profile does not give so much.
+        """
         ...
 
     def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
@@ -59,6 +63,14 @@ class TickEngine(Protocol):
 
 class Listener(Protocol):
     """Who hears a tick as it happens."""
+
+    def prefilled(self, frame: Prefilled) -> None:
+        """A frame is in its session's cache; what was heard in it can leave now."""
+        ...
+
+    def lost(self, frame: Stalled, utterances: int) -> None:
+        """A session got no block; what it brought is gone, so many utterances' ends with it."""
+        ...
 
     def said(self, word: Said) -> None:
         """A token is decoded; it can leave now."""
@@ -112,14 +124,24 @@ class Beat:
 
     def _step(self, frames: Sequence[Frame], records: dict[SessionId, FrameRecord]) -> None:
         """Run the model, stamp what it tells, and let every token leave at once."""
+        ended = {frame.session: frame.commit for frame in frames}
         for event in self._engine.tick(frames):
             session = self._sessions.find(event.session)
             # The model may have told of a call just before it was closed or its reply cancelled.
             if session and not (session.cancelled and isinstance(event, Said)):
+                if isinstance(event, Stalled) and records[event.session].prefilled is None:
+                    self._listener.lost(event, ended[event.session])
                 _stamp(records[event.session], event, self._clock.now())
-                if isinstance(event, Said):
-                    self._listener.said(event)
+                self._tell(session, event)
             self._listener.breathe()
+
+    def _tell(self, session: Session, event: TickEvent) -> None:
+        match event:
+            case Prefilled():
+                session.unread = event.unread
+                self._listener.prefilled(event)
+            case Said():
+                self._listener.said(event)
 
     def _scatter(self, tick: Tick, start: float, records: list[FrameRecord]) -> TickRecord:
         """Close the frames of the calls that are still live, and the tick."""
@@ -161,7 +183,7 @@ class Beat:
 
 def _stamp(frame: FrameRecord, event: TickEvent, now: float) -> None:
     match event:
-        case Prefilled(_, tokens_in, heard, speaking):
+        case Prefilled(tokens_in=tokens_in, heard=heard, speaking=speaking):
             frame.prefilled, frame.tokens_in, frame.heard, frame.speaking = now, tokens_in, heard, speaking
         case Said(_, text):
             frame.first = now if frame.first is None else frame.first

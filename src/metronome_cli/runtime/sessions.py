@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, ProfileError
 from ..frame import HEARING_RATE, Frame, Refused, SessionId
+from ..profile import Terms
 from .admission import Admission
+from .mute import Unanswered
 
 if TYPE_CHECKING:  # beat.py imports this file
     from .beat import TickEngine
@@ -35,12 +37,24 @@ class Session:
         self.frames = 0  # cut so far
         self.samples = 0  # of audio, cut so far
         self.cancelled = False  # its reply was abandoned in this tick: nothing more of it goes out
+        self.terms = Terms()
+        self.duplex = True  # the model answers whenever it sees fit,
+        self.most = 0  # in at most so many tokens; 0 leaves that to it
+        self.unread = 0  # characters of text that the model has taken and not read yet
+        self.unanswered = Unanswered()
         self._max_pending_s = max_pending_s
         self._audio: list[NDArray[np.float32]] = []
         self._waiting = 0  # samples in _audio
         self._texts: list[str] = []
         self._characters = 0  # in _texts
-        self._commit = False
+        self._commits = 0
+        self._clear = False
+        self._reply: int | None = None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was ever said in this call."""
+        return not (self.samples or self._waiting or self.last_input > self.opened_at)
 
     def hear(self, audio: NDArray[np.float32], now: float) -> None:
         """Take mono samples at HEARING_RATE; InputError, and none taken, when too much would wait."""
@@ -59,13 +73,13 @@ class Session:
 
     def read(self, text: str, now: float) -> None:
         """Take a typed message; InputError, and nothing taken, when too much would wait."""
-        waiting = self._characters + len(text)
+        waiting = self.unread + self._characters + len(text)
         if waiting > MAX_PENDING_CHARACTERS:
             raise InputError(
                 "buffer_full",
                 "text",
                 f"{waiting} characters",
-                f"at most {MAX_PENDING_CHARACTERS} may wait for a tick; send less",
+                f"at most {MAX_PENDING_CHARACTERS} may wait to be read; send less, or wait for replies",
             )
         if len(self._texts) >= MAX_PENDING_TEXTS:
             raise InputError(
@@ -81,30 +95,58 @@ class Session:
 
     def commit(self) -> None:
         """The utterance is over. No sign of life: a client may repeat it for ever."""
-        self._commit = True
+        self._commits += 1
+
+    def clear(self) -> None:
+        """Forget the utterance so far. Its audio counts as consumed: it was due all the same."""
+        self.samples += self._waiting
+        self._audio, self._waiting = [], 0
+        self._clear = True
+
+    def ask(self, most_tokens: int) -> None:
+        """A reply is wanted, of at most so many tokens; 0 leaves that to the model."""
+        self._reply = most_tokens
+
+    def cancel(self) -> None:
+        """Nothing more of the reply goes out, nor of one that was asked for and has not begun."""
+        self.cancelled, self._reply = True, None
+        self.unanswered.forgive()
 
     def cut(self) -> Frame:
         """All that came since the last cut, as the next frame."""
         audio = np.concatenate(self._audio) if self._audio else _SILENCE
-        frame = Frame(self.id, audio, tuple(self._texts), self._commit)
+        frame = Frame(
+            self.id,
+            audio,
+            texts=tuple(self._texts),
+            commit=self._commits,
+            clear=self._clear,
+            duplex=self.duplex,
+            most=self.most,
+            reply=self._reply,
+        )
         self.frames += 1
         self.samples += len(audio)
         self._audio, self._waiting = [], 0
         self._texts, self._characters = [], 0
-        self._commit = self.cancelled = False
+        self._clear = self.cancelled = False
+        self._commits, self._reply = 0, None
+        self.unanswered.hear(frame)
         return frame
 
 
 class Sessions:
     """All live calls of one engine, by number. One thread uses it, so opening a call is atomic."""
 
-    def __init__(self, engine: TickEngine, admission: Admission, max_pending_s: float, seed: int) -> None:
+    def __init__(
+        self, engine: TickEngine, admission: Admission, max_pending_s: float, seed: int, opened: int = 0
+    ) -> None:
         self._engine = engine
         self._admission = admission
         self._max_pending_s = max_pending_s
         self._seed = seed
         self._live: dict[SessionId, Session] = {}
-        self._opened = 0
+        self._opened = opened  # the next is numbered from here: numbers are never used twice
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._live.values()))
@@ -117,13 +159,13 @@ class Sessions:
         return self._live.get(session)
 
     def open(self, now: float) -> Session | Refused:
-        """Let a new call in, with its blocks reserved, or say why not."""
+        """Let a new call in on the profile's terms, with its blocks reserved, or say why not."""
         refused = self._admission.decide(len(self._live))
         if refused:
             return refused
         self._opened += 1
         number = self._opened
-        refused = self._engine.open(number, self._seed_of(number))
+        refused = self._engine.open(number, self._seed_of(number), Terms())
         if refused:
             return refused
         self._live[number] = Session(number, now, self._max_pending_s)
@@ -132,8 +174,28 @@ class Sessions:
     def cancel(self, session: SessionId) -> None:
         """Abandon the reply in progress; the call and its cache stay."""
         if found := self._live.get(session):
-            found.cancelled = True
+            found.cancel()
             self._engine.cancel(session)
+
+    def settle(self, session: Session, terms: Terms) -> None:
+        """Give a call in which nothing was said yet its own terms, or leave it as it is.
+
+        ProfileError when the profile does not give so much; InputError when it is too late, or the pool full.
+        """
+        if not session.untouched:
+            raise InputError("session_started", "session", "begun", "ask before the first audio or text")
+        seed = self._seed_of(session.id)
+        self._engine.close(session.id)
+        try:
+            refused = self._engine.open(session.id, seed, terms)
+        except ProfileError:
+            self._engine.open(session.id, seed, session.terms)
+            raise
+        if refused:
+            self._engine.open(session.id, seed, session.terms)
+            cure = "the KV pool has no room for that now; ask for less, or later"
+            raise InputError(refused.reason, "session.metronome", terms.model_dump(exclude_none=True), cure)
+        session.terms = terms
 
     def close(self, session: SessionId) -> None:
         """End a call and give back its blocks; one that is not live is no error."""

@@ -9,49 +9,65 @@ from __future__ import annotations
 import math
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from .. import wire
+from ..clock import Clock
 from ..frame import Refused
 from ..profile import Profile
+from .access import Door, Rules
+from .calls import Calls
 from .link import EngineLink
 from .realtime import Call
+from .status import status_routes
 
 _REASONS = {
     "starting": "the model is still loading",
     "engine_dead": "the engine process has ended; the server must be started again",
+    "restarting": "the engine process has ended and is being started again",
+    "engine_busy": "the engine process does not answer",
+    "draining": "the server is going down",
+    "session_expired": "the session to be resumed is over, or its events since then are not kept: call anew",
     "max_sessions": "as many calls as this server takes are live",
     "pool_full": "the KV pool has no room for another call",
 }
 
 
-def create_app(profile: Profile, link: EngineLink) -> Starlette:
-    """The ASGI application over an engine link."""
+def create_app(
+    profile: Profile, link: EngineLink, calls: Calls, clock: Clock, keys: tuple[str, ...] = ()
+) -> Starlette:
+    """The ASGI application over an engine link; with `keys`, only who sends one of them may call."""
 
     async def health(_: Request) -> Response:
         ok = link.state == "ok"
         return JSONResponse({"status": link.state, "model": profile.name}, 200 if ok else 503)
 
     async def realtime(socket: WebSocket) -> None:
-        call = Call(socket, link, profile)
+        token, after = (socket.query_params.get(name) for name in ("resume", "after"))
+        if token is not None:
+            if not await calls.take_up(token, after, socket):
+                await socket.send_denial_response(_refusal(Refused("session_expired"), 410))
+            return
+        call = Call(link, profile, clock)
         session = await link.open(call)
         if isinstance(session, Refused):
             await socket.send_denial_response(_refusal(session))
-            return
-        try:
-            await socket.accept()
-            await call.hold()
-        finally:
-            link.close(session)
+        else:
+            await calls.serve(call, socket)
 
-    return Starlette(routes=[Route(wire.HEALTH_PATH, health), WebSocketRoute(wire.REALTIME_PATH, realtime)])
+    routes = [Route(wire.HEALTH_PATH, health), WebSocketRoute(wire.REALTIME_PATH, realtime)]
+    limits = profile.server
+    rules = Rules(keys, tuple(limits.origins), limits.max_opens_per_s)
+    door = Middleware(Door, rules=rules, clock=clock, refused=link.metrics.refused)
+    return Starlette(routes=[*routes, *status_routes(link, link.began)], middleware=[door])
 
 
-def _refusal(refused: Refused) -> Response:
+def _refusal(refused: Refused, status: int = 503) -> Response:
     why = _REASONS.get(refused.reason, "this call cannot be taken now")
     body = wire.Refusal(error=wire.RefusalDetail(code=refused.reason, message=why))
     retry_after = {"Retry-After": str(math.ceil(refused.retry_after_s))}
-    return Response(wire.encode(body), 503, retry_after, "application/json")
+    return Response(wire.encode(body), status, retry_after, "application/json")

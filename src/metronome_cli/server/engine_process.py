@@ -23,9 +23,9 @@ import numpy as np
 import zmq
 
 from ..clock import Clock, SystemClock
-from ..errors import InputError, MetronomeError
-from ..frame import Refused, Said, SessionId
-from ..profile import Profile
+from ..errors import FieldError, InputError, MetronomeError
+from ..frame import Prefilled, Refused, Said, SessionId, Stalled
+from ..profile import Profile, Terms
 from ..runtime.admission import FixedCap
 from ..runtime.beat import Beat, TickEngine
 from ..runtime.recorder import Recorder
@@ -34,9 +34,12 @@ from ..runtime.ticker import Ticker
 from ..trace import FrameRecord, TickRecord
 from ..wire import TickEvent
 from . import messages
+from .logs import set_up_logging
+from .pulse import Pulse
 
 _LINGER_MS = 1000  # for last words
 _BREATH = 256  # messages taken at a time; they cost tens of microseconds each
+_FORGOTTEN_S = 60.0  # a gateway silent for so long hears no more of ticks
 _HELLO_MS = 10_000  # a gateway that started us and says nothing for so long is gone
 
 _log = logging.getLogger(__name__)
@@ -60,6 +63,7 @@ class Host:
         socket: zmq.Socket[bytes],
         recorder: Recorder,
         clock: Clock,
+        opened: int = 0,
     ) -> None:
         self._limits = profile.server
         self._socket = socket
@@ -69,7 +73,10 @@ class Host:
             FixedCap(profile.admission.max_sessions),
             profile.server.max_pending_s,
             profile.run.seed,
+            opened,
         )
+        self._engine = engine
+        self._pulse = Pulse(profile)
         self._beat = Beat(engine, self._sessions, self, recorder, clock)
         self._ticker = Ticker(profile.beat.frame_s, clock.now() + profile.beat.frame_s)
         self._reap_due = clock.now() + self._limits.reaper_s
@@ -89,10 +96,21 @@ class Host:
             if self._clock.now() >= self._reap_due:
                 self._reap()
             if tick := self._ticker.take(self._clock.now()):
-                self._beat.run(tick)
+                self._tell_all(self._beat.run(tick))
 
     def said(self, word: Said) -> None:
-        self._tell(word.session, messages.Word(word.session, word.text, word.start, word.end))
+        self._tell(word.session, messages.Word(word.session, word.text, word.start, word.end, word.cut))
+
+    def prefilled(self, frame: Prefilled) -> None:
+        if frame.heard or frame.over or frame.tokens_in:
+            told = messages.Heard(frame.session, frame.heard, frame.over, frame.tokens_in)
+            self._tell(frame.session, told)
+
+    def lost(self, frame: Stalled, utterances: int) -> None:
+        if utterances:
+            self._tell(frame.session, messages.Heard(frame.session, "", utterances, 0))
+        if frame.reply:
+            self._tell(frame.session, messages.ReplyLost(frame.session))
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
         event = TickEvent(
@@ -112,6 +130,8 @@ class Host:
             skipped=tick.skipped,
             heard=frame.heard,
         )
+        if session := self._sessions.find(frame.session):
+            self._pulse.frame(frame, session)
         mark = self._lines[frame.session].mark
         self._tell(frame.session, messages.FrameDone(frame.session, mark, event))
 
@@ -126,6 +146,14 @@ class Host:
                 self._take(gateway, messages.to_engine(b"".join(parts)))
             except msgspec.DecodeError as error:
                 _log.error("a message that is none of ours is left out: %s", error)
+
+    def _tell_all(self, tick: TickRecord) -> None:
+        """Tell every gateway that lives of the tick as a whole."""
+        beat = self._pulse.close(tick, self._sessions, self._engine.usage())
+        for gateway, heard in self._gateways.items():
+            # What is sent to one that was stopped would wait for it in memory.
+            if self._clock.now() - heard < _FORGOTTEN_S:
+                self._send(gateway, beat)
 
     def _patience_ms(self) -> int:
         """How long nothing but a message can want us, in whole milliseconds, rounded up."""
@@ -168,7 +196,7 @@ class Host:
     def _serve(
         self,
         gateway: bytes,
-        message: messages.Audio | messages.Text | messages.Commit | messages.Cancel | messages.Close,
+        message: messages.ToSession | messages.Close,
     ) -> None:
         line, session = self._lines.get(message.session), self._sessions.find(message.session)
         if line is None or session is None or line.gateway != gateway:
@@ -178,23 +206,36 @@ class Host:
             return
         line.mark = message.mark
         match message:
-            case messages.Audio() | messages.Text():
+            case messages.Audio() | messages.Text() | messages.Settle():
                 self._input(session, message)
             case messages.Commit():
                 session.commit()
+            case messages.Clear():
+                session.clear()
+            case messages.Turns(duplex=duplex, most=most):
+                session.duplex, session.most = duplex, most
+            case messages.Reply(most=most):
+                session.ask(most)
             case messages.Cancel():
                 self._sessions.cancel(session.id)
                 self._tell(session.id, messages.Cancelled(session.id))
 
-    def _input(self, session: Session, message: messages.Audio | messages.Text) -> None:
+    def _input(self, session: Session, message: messages.Audio | messages.Text | messages.Settle) -> None:
+        """Take what may be refused; its caller is told of a refusal, and the session goes on."""
         now = self._clock.now()
         try:
-            if isinstance(message, messages.Audio):
-                session.hear(np.frombuffer(message.samples, np.float32), now)
-            else:
-                session.read(message.text, now)
-        except InputError as error:
-            refusal = messages.Rejected(session.id, error.code, error.field, str(error), message.event_id)
+            match message:
+                case messages.Audio(samples=samples):
+                    session.hear(np.frombuffer(samples, np.float32), now)
+                case messages.Text(text=text):
+                    session.read(text, now)
+                case messages.Settle(terms=terms):
+                    self._sessions.settle(session, Terms.model_validate(terms))
+                    self._tell(session.id, messages.Settled(session.id))
+        except FieldError as error:
+            code = error.code if isinstance(error, InputError) else "invalid_value"
+            field = error.field.replace("window.", "session.metronome.", 1)
+            refusal = messages.Rejected(session.id, code, field, str(error), message.event_id)
             self._tell(session.id, refusal)
 
     def _close(self, session: SessionId) -> None:
@@ -227,7 +268,7 @@ class Host:
 
 def main() -> None:
     """Load the model and serve until told to stop."""
-    logging.basicConfig(level=logging.WARNING, format="metronome engine: %(message)s")
+    set_up_logging("metronome engine")
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=messages.Setup)
     profile = Profile.model_validate(setup.profile)
     with _swept(setup.address), zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
@@ -242,7 +283,7 @@ def main() -> None:
         # Not before: a model that loads is ended at once, since nothing of it is to be kept.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with closing(recorder):
-            Host(profile, engine, socket, recorder, clock).run(sys.stdin.fileno())
+            Host(profile, engine, socket, recorder, clock, setup.opened).run(sys.stdin.fileno())
 
 
 @contextmanager

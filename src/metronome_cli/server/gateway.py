@@ -21,6 +21,8 @@ from ..clock import Clock
 from ..errors import MetronomeError, ProfileError
 from ..profile import Profile
 from .app import create_app
+from .calls import Calls
+from .connection import Connection
 from .link import EngineLink
 
 _BACKLOG = 2048
@@ -60,31 +62,51 @@ def url_of(listener: socket.socket) -> str:
 
 
 async def serve(
-    profile: Profile, listener: socket.socket, folder: Path | None, clock: Clock, on_ready: Callable[[], None]
+    profile: Profile,
+    listener: socket.socket,
+    folder: Path | None,
+    clock: Clock,
+    on_ready: Callable[[EngineLink], None],
+    keys: tuple[str, ...] = (),
 ) -> EngineLink:
-    """Serve until SIGINT or SIGTERM; `on_ready` is called once calls are taken.
+    """Serve until SIGINT, or until SIGTERM has let the calls end; `on_ready` is called once calls are taken.
 
-    Returns the link, for its counts. MetronomeError when the engine cannot start.
+    Callers need one of `keys`. Returns the link, for its counts. MetronomeError when the engine cannot start.
     """
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop, leave = asyncio.Event(), asyncio.Event()
+    _on_signals(stop, leave)
     async with EngineLink(profile, folder, clock) as link:
-        server = _Server(_config(profile, create_app(profile, link)))
+        calls = Calls(profile, link)
+        server = _Server(_config(profile, create_app(profile, link, calls, clock, keys)))
         serving = asyncio.create_task(server.serve([listener]))
-        stopped, ready = asyncio.create_task(stop.wait()), asyncio.create_task(link.ready())
+        stopped, left = asyncio.create_task(stop.wait()), asyncio.create_task(leave.wait())
+        ready = asyncio.create_task(link.ready())
         try:
-            await asyncio.wait({serving, stopped, ready}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, stopped, left, ready}, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
                 ready.result()
-                on_ready()
-                await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                on_ready(link)
+                await asyncio.wait({serving, stopped, left}, return_when=asyncio.FIRST_COMPLETED)
+            if left.done() and not stopped.done():
+                draining = asyncio.create_task(calls.drain())
+                await asyncio.wait({draining, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopped.cancel()
-            ready.cancel()
+            for task in (stopped, left, ready):
+                task.cancel()
             server.should_exit = True
             await serving
     return link
+
+
+def _on_signals(stop: asyncio.Event, leave: asyncio.Event) -> None:
+    """SIGINT stops; SIGTERM asks to leave, and a second one stops."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+
+    def terminate() -> None:
+        (stop if leave.is_set() else leave).set()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
 class _Server(uvicorn.Server):
@@ -106,7 +128,7 @@ def _config(profile: Profile, app: Starlette) -> uvicorn.Config:
         server_header=False,
         backlog=_BACKLOG,
         # Answers a refused upgrade with a whole HTTP response, and reads no faster than we take.
-        ws="websockets-sansio",
+        ws=Connection,
         ws_max_size=_LARGEST_FRAME * limits.max_event_bytes,
         ws_ping_interval=limits.reaper_s,
         ws_ping_timeout=_PONG_S,

@@ -1,6 +1,6 @@
-"""What a caller may send: audio at its own rate, settings and typed messages, checked.
+"""A caller's audio at its own rate, brought to the rate of the ears.
 
-Knows:   which values we can meet, and how audio reaches the pace of the ears.
+Knows:   PCM16 and resampling.
 Ignores: connections, sessions, limits.
 """
 
@@ -10,8 +10,6 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from .. import wire
-from ..errors import InputError
 from ..frame import HEARING_RATE
 
 
@@ -37,34 +35,3 @@ class Intake:
 
     def _fresh(self) -> soxr.ResampleStream | None:
         return None if self.rate == HEARING_RATE else soxr.ResampleStream(self.rate, HEARING_RATE, 1)
-
-
-def checked(settings: wire.SessionSettings) -> tuple[int | None, bool | None]:
-    """(rate, ticks) asked for, None where nothing was; InputError when a value cannot be met."""
-    if settings.type != "realtime":
-        raise InputError("unsupported_session", "session.type", settings.type, 'use "realtime"')
-    if settings.output_modalities not in (None, ["text"]):
-        modalities = str(settings.output_modalities)[:60]
-        raise InputError("unsupported_modality", "session.output_modalities", modalities, 'use ["text"]')
-    form = settings.audio.input.format if settings.audio and settings.audio.input else None
-    field = "session.audio.input.format"
-    if form and form.type != wire.PCM:
-        raise InputError("unsupported_format", f"{field}.type", form.type[:60], f'use "{wire.PCM}"')
-    if form and form.rate is not None and form.rate not in wire.RATES:
-        rates = ", ".join(map(str, wire.RATES))
-        raise InputError("unsupported_rate", f"{field}.rate", form.rate, f"use one of {rates}")
-    rate = (form.rate or wire.RATES[0]) if form else None
-    return rate, settings.metronome.ticks if settings.metronome else None
-
-
-def typed(item: wire.Item) -> str:
-    """The text of a typed message; InputError for any other kind of item."""
-    if item.type != "message":
-        raise InputError("unsupported_item", "item.type", item.type[:60], 'use "message"')
-    if item.role != "user":
-        raise InputError("unsupported_item", "item.role", item.role[:60], 'use "user"')
-    for number, part in enumerate(item.content):
-        if part.type != "input_text":
-            field = f"item.content[{number}].type"
-            raise InputError("unsupported_content", field, part.type[:60], 'use "input_text"')
-    return "\n".join(part.text for part in item.content)

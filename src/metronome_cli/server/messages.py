@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from ..frame import SessionId
+from ..trace import TickRecord
 from ..wire import TickEvent
 
-PROTOCOL = 1  # raised whenever a message below changes
+PROTOCOL = 2  # raised whenever a message below changes
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -70,6 +71,39 @@ class Cancel(_Message, frozen=True):
     mark: int
 
 
+class Clear(_Message, frozen=True):
+    """Forget the utterance so far."""
+
+    session: SessionId
+    mark: int
+
+
+class Turns(_Message, frozen=True):
+    """Whether the model may answer without being asked, and in how many tokens; 0 leaves that to it."""
+
+    session: SessionId
+    mark: int
+    duplex: bool
+    most: int
+
+
+class Reply(_Message, frozen=True):
+    """Answer now, in at most `most` tokens; 0 leaves that to the model."""
+
+    session: SessionId
+    mark: int
+    most: int
+
+
+class Settle(_Message, frozen=True):
+    """Terms of its own for a session in which nothing was said yet; answered by Settled or Rejected."""
+
+    session: SessionId
+    mark: int
+    terms: dict[str, Any]  # of profile.Terms
+    event_id: str | None
+
+
 class Close(_Message, frozen=True):
     """The caller is gone."""
 
@@ -111,6 +145,19 @@ class TurnedAway(_Message, frozen=True):
     retry_after_s: float
 
 
+class Beat(_Message, frozen=True):
+    """A tick is over; said to every gateway, after the tick's other messages. Also of a tick without calls."""
+
+    tick: TickRecord
+    speaking: int  # frames in which the session was to speak
+    sessions: int  # live now, in all gateways
+    free_calls: int  # that would still be let in on the profile's own terms
+    mute: int  # sessions that are spoken to and say nothing
+    fell_mute: int  # of them, for the first time
+    firsts: list[float]  # seconds from the tick's due time to the first token of each frame that has one
+    lasts: list[float]  # the same to its last token
+
+
 class Word(_Message, frozen=True):
     """One decoded token."""
 
@@ -118,6 +165,28 @@ class Word(_Message, frozen=True):
     text: str
     start: bool
     end: bool
+    cut: bool
+
+
+class Heard(_Message, frozen=True):
+    """A frame is in the cache: words of its audio, how many utterances end with them, tokens appended."""
+
+    session: SessionId
+    text: str
+    over: int
+    tokens: int
+
+
+class ReplyLost(_Message, frozen=True):
+    """The reply that was to begin will not: its session got no block."""
+
+    session: SessionId
+
+
+class Settled(_Message, frozen=True):
+    """The session's terms hold."""
+
+    session: SessionId
 
 
 class FrameDone(_Message, frozen=True):
@@ -152,9 +221,10 @@ class Ended(_Message, frozen=True):
     message: str
 
 
-ToEngine = Hello | Open | Audio | Text | Commit | Cancel | Close | Heartbeat | Stop
-ToCaller = Word | FrameDone | Cancelled | Rejected | Ended
-ToGateway = Ready | Failed | Opened | TurnedAway | ToCaller
+ToSession = Audio | Text | Commit | Cancel | Clear | Turns | Reply | Settle
+ToEngine = Hello | Open | ToSession | Close | Heartbeat | Stop
+ToCaller = Word | Heard | FrameDone | Cancelled | ReplyLost | Settled | Rejected | Ended
+ToGateway = Ready | Failed | Opened | TurnedAway | Beat | ToCaller
 
 _encoder = msgspec.msgpack.Encoder()
 _engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
@@ -182,3 +252,4 @@ class Setup(msgspec.Struct):
     address: str  # zmq endpoint to bind
     profile: dict[str, Any]
     folder: str | None  # of the run; None records nothing
+    opened: int = 0  # sessions before this process; its own are numbered on from there

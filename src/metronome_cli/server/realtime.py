@@ -1,132 +1,128 @@
-"""One caller's connection: OpenAI Realtime events on one side, the engine's messages on the other.
+"""One caller: OpenAI Realtime events on one side, the engine's messages on the other.
 
-Knows:   what each client event sets in motion, replies and their ids, how much may wait in each direction.
-Ignores: who let the caller in, the engine process, what is heard and said.
+Knows:   what each client event and each message of the engine sets in motion.
+Ignores: who let the caller in (app.py), how replies are told (conversation.py), how much may wait (line.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import secrets
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from .. import wire
+from ..clock import Clock
 from ..errors import InputError
 from ..frame import HEARING_RATE, SessionId
 from ..profile import Profile
 from . import messages
-from .intake import Intake, checked, typed
+from .access import EventRate
+from .conversation import Conversation
+from .intake import Intake
+from .line import Line
 from .link import EngineLink
+from .outbox import MAX_OUTGOING, Outbox
+from .settings import Settings, info, initial, reply_tokens, typed, update
+from .turns import Started, TurnDetector
 
-MAX_OUTGOING = 1024  # events that a caller may leave unread, beyond what the network holds
-MAX_REPLY = 65_536  # characters of one response; a longer one goes on as the next
-_OVERHEAD = 128  # bytes that a message costs on the line beside its contents
-_LINE_SHARE = 2  # the line may hold this many times what a session may: small packets cost more there
-_HANG_UP_S = 2.0  # how long a caller's last event may take to leave
+_GOODBYES = (1000, 1001)  # WebSocket close codes of a client that meant it
 
 _CLOSE_CODES = {
     "engine_dead": wire.CLOSE_ENGINE_DEAD,
     "session_lost": wire.CLOSE_ENGINE_DEAD,
     "session_idle": wire.CLOSE_SESSION_IDLE,
     "client_too_slow": wire.CLOSE_TOO_SLOW,
+    "server_draining": wire.CLOSE_DRAINED,
 }
 
 
-class Outbox:
-    """Events on their way to one caller. It is bounded: a caller that does not read costs no memory."""
-
-    def __init__(self, socket: WebSocket) -> None:
-        self.ending = False
-        self._socket = socket
-        self._waiting: asyncio.Queue[wire.ServerEvent | int] = asyncio.Queue(MAX_OUTGOING)
-        self._writer: asyncio.Task[None] | None = None
-
-    def put(self, event: wire.ServerEvent) -> bool:
-        """Send `event` in its turn; False when there is no room."""
-        if self.ending:
-            return True
-        if self._waiting.full():
-            return False
-        self._waiting.put_nowait(event)
-        return True
-
-    def hang_up(self, last: wire.ErrorEvent, code: int) -> None:
-        """Send `last` instead of all that waits, and close the connection with `code`."""
-        if self.ending:
-            return
-        self.ending = True
-        while not self._waiting.empty():
-            self._waiting.get_nowait()
-        self._waiting.put_nowait(last)
-        self._waiting.put_nowait(code)
-        if self._writer:  # a caller who does not read does not take his last event either
-            asyncio.get_running_loop().call_later(_HANG_UP_S, self._writer.cancel)
-
-    async def run(self) -> None:
-        """Write until the connection ends."""
-        self._writer = asyncio.current_task()
-        while True:
-            event = await self._waiting.get()
-            if isinstance(event, int):
-                await self._socket.close(event)
-                return
-            await self._socket.send_text(wire.encode(event).decode())
-
-
-@dataclass(slots=True)
-class _Reply:
-    response_id: str
-    item_id: str
-    text: str = ""
-
-
 class Call:
-    """A caller, from the moment it asks to come in. It is the link's Caller."""
+    """A caller, from the moment it asks to come in until its session is over. It is the link's Caller."""
 
-    def __init__(self, socket: WebSocket, link: EngineLink, profile: Profile) -> None:
-        self._socket = socket
-        self._link = link
-        self._model = profile.name
+    def __init__(self, link: EngineLink, profile: Profile, clock: Clock) -> None:
+        self.ended = asyncio.Event()  # by either side's wish
+        self.parted = asyncio.Event()  # no connection is left
+        self.token: str | None = None  # with which a lost connection is taken up again
+        self._profile = profile
+        self._clock = clock
+        self._rate = EventRate(profile.server.max_events_per_s, clock.now())
         self._max_event_bytes = profile.server.max_event_bytes
-        self._max_on_line = int(_LINE_SHARE * 4 * HEARING_RATE * profile.server.max_pending_s)
-        self._outbox = Outbox(socket)
-        self._session: SessionId = 0
-        self._intake = Intake(wire.RATES[0])
-        self._ticks = False
-        self._sent = 0  # bytes given to the line so far
-        self._taken = 0  # of them, taken by the engine
-        self._events = 0
-        self._replies = 0
-        self._reply: _Reply | None = None
+        self._metrics = link.metrics
+        self._outbox = Outbox(link.metrics)
+        self._line = Line(link, profile)
+        self._conversation = Conversation(self._say)
+        self._settings = initial(profile)
+        self._intake = Intake(self._settings.rate)
+        self._detector = TurnDetector(self._settings.detection.turns)
+        self._appended = False  # audio since the last commit
+        self._unsettled: list[tuple[Settings, Settings]] = []  # before and after, as the engine is asked
         self._cancelling = 0  # cancels that the engine did not confirm yet
+
+    @property
+    def session(self) -> SessionId:
+        """The engine's number; 0 before it has one."""
+        return self._line.session
 
     # ---- The connection ----
 
-    async def hold(self) -> None:
-        """Serve the accepted connection until either side ends it."""
-        halves = [asyncio.create_task(self._outbox.run()), asyncio.create_task(self._read())]
+    async def hold(self, socket: WebSocket, again: list[bytes]) -> None:
+        """Serve an accepted connection until either side ends it; `again` is sent first."""
+        self.parted.clear()
+        halves = [
+            asyncio.create_task(self._outbox.run(socket, again)),
+            asyncio.create_task(self._read(socket)),
+        ]
         try:
             await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for half in halves:
                 half.cancel()
             results = await asyncio.gather(*halves, return_exceptions=True)
+            self.parted.set()
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, WebSocketDisconnect):
                 raise result
 
-    async def _read(self) -> None:
-        while (message := await self._socket.receive())["type"] != "websocket.disconnect":
+    def again(self, after: str | None) -> list[bytes] | None:
+        """What to send to a caller who comes back: all since its event `after`. None when that is lost."""
+        number = self._outbox.number if after is None else _number_of(after, self.session)
+        backlog = None if number is None or self.ended.is_set() else self._outbox.since(number)
+        if backlog is None:
+            return None
+        event_id = f"event_{self.session}_{number}_resumed"
+        hello = wire.SessionResumed(event_id=event_id, session=self._info(), replayed=len(backlog))
+        return [wire.encode(hello), *backlog]
+
+    def let_go(self, code: int) -> None:
+        """Close the connection, not the call."""
+        self._outbox.let_go(code)
+
+    def hang_up(self, code: str, why: str, kind: str = "server_error") -> None:
+        """End the call for a reason of ours."""
+        self.ended.set()
+        self._outbox.hang_up(self._error(kind, code, why), _CLOSE_CODES[code])
+        # Whatever the network does with the last event, the blocks go back now.
+        self._line.close()
+
+    async def _read(self, socket: WebSocket) -> None:
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
             text = message.get("text")
             if self._outbox.ending:
                 continue
+            self._metrics.bytes_in += len(text or message.get("bytes") or ())
+            now = self._clock.now()
+            if wait_s := self._rate.take(now):  # the network holds the rest back, and nothing is lost
+                await self._clock.sleep_until(now + wait_s)
             try:
                 self._take(self._event(text))
             except InputError as error:
                 self._complain(error.code, str(error), error.field, text and wire.event_id_of(text))
+        if message.get("code") in _GOODBYES:
+            self.ended.set()
 
     def _event(self, text: str | None) -> wire.ClientEvent:
         if text is None:
@@ -141,147 +137,212 @@ class Call:
 
     def _take(self, event: wire.ClientEvent) -> None:
         match event:
-            case wire.SessionUpdate(session=settings):
-                self._update(settings)
             case wire.AudioAppend(audio=pcm, event_id=event_id):
                 self._append(pcm, event_id)
             case wire.AudioCommit(event_id=event_id):
-                self._hand_on(self._intake.finish(), event_id)
-                self._link.send(messages.Commit(self._session, self._mark(0)))
+                self._commit_asked(event_id)
+            case wire.AudioClear():
+                self._clear()
             case wire.ItemCreate(item=item, event_id=event_id):
-                text = typed(item)
-                self._link.send(messages.Text(self._session, self._mark(len(text.encode())), text, event_id))
+                text = typed(event, self._conversation.last_item)
+                self._line.say(messages.Text, text, event_id, size=len(text.encode()))
+                self._conversation.typed(text, item.id)
+            case wire.ResponseCreate(response=asked):
+                self._reply(asked)
             case wire.ResponseCancel(event_id=event_id):
-                self._cancel(event_id)
+                self._cancel_asked(event.response_id, event_id)
+            case wire.SessionUpdate(session=settings, event_id=event_id):
+                self._update(settings, event_id)
 
-    def _update(self, settings: wire.SessionSettings) -> None:
-        rate, ticks = checked(settings)
-        if rate is not None and rate != self._intake.rate:
-            self._hand_on(self._intake.finish(), None)
-            self._intake = Intake(rate)
-        if ticks is not None:
-            self._ticks = ticks
-        self._say(wire.SessionUpdated(event_id=self._event_id(), session=self._info()))
+    def _update(self, asked: wire.SessionSettings, event_id: str | None) -> None:
+        before, after = self._settings, update(self._settings, asked, self._profile)
+        if after.rate != before.rate:
+            self._listen(self._intake.finish(), None)
+            self._intake = Intake(after.rate)
+        self._detector.settings = after.detection.turns
+        self._settings = after
+        self._conversation.transcribing = after.transcription is not None
+        self._keep()
+        if (after.detection.duplex, after.most_tokens) != (before.detection.duplex, before.most_tokens):
+            self._tell_turns()
+        if after.terms == before.terms:
+            self._say(wire.SessionUpdated(event_id="", session=self._info()))
+        else:
+            self._unsettled.append((before, after))
+            terms = after.terms.model_dump(exclude_none=True)
+            self._line.say(messages.Settle, terms, event_id)
 
     def _append(self, pcm: bytes, event_id: str | None) -> None:
         if len(pcm) % 2:
             cure = "PCM16 has two bytes a sample: send whole samples"
             raise InputError("odd_byte_count", "audio", f"{len(pcm)} bytes", cure)
-        self._check_room(2 * len(pcm) * HEARING_RATE // self._intake.rate)
-        self._hand_on(self._intake.take(pcm), event_id)
+        self._line.check_room(2 * len(pcm) * HEARING_RATE // self._intake.rate)
+        self._appended = self._appended or len(pcm) > 0
+        self._conversation.audio(len(pcm) / 2 / self._intake.rate)
+        self._listen(self._intake.take(pcm), event_id)
+
+    def _listen(self, samples: NDArray[np.float32], event_id: str | None) -> None:
+        """Pass the samples on, and act on the turns that end or begin in them."""
+        self._hand_on(samples, event_id)
+        for turn in self._detector.take(samples):
+            if isinstance(turn, Started):
+                self._speech_started(turn.at_ms)
+            else:
+                self._speech_stopped(turn.at_ms)
+
+    def _speech_started(self, at_ms: int) -> None:
+        detection = self._settings.detection
+        if not detection.duplex:
+            self._conversation.speech_started(at_ms)
+        if detection.interrupt_response and self._conversation.replying:
+            self._cancel("turn_detected")
+
+    def _speech_stopped(self, at_ms: int) -> None:
+        detection = self._settings.detection
+        if detection.duplex:
+            return  # the model's own ears decide
+        self._conversation.speech_stopped(at_ms)
+        self._commit()
+        if detection.create_response:
+            self._line.say(messages.Reply, self._settings.most_tokens)
+            if not self._conversation.replying:
+                self._conversation.begin(self._settings.most_tokens, None)
+
+    def _commit_asked(self, event_id: str | None) -> None:
+        if not self._appended:
+            cure = "append audio first"
+            raise InputError("input_audio_buffer_commit_empty", "input_audio_buffer", "empty", cure)
+        rest = self._intake.finish()
+        self._hand_on(rest, event_id)
+        self._detector.take(rest)  # its time counts; a turn that it ends is over anyway
+        self._detector.reset()
+        self._commit()
+
+    def _commit(self) -> None:
+        self._line.say(messages.Commit)
+        self._appended = False
+        self._conversation.committed()
+
+    def _clear(self) -> None:
+        self._detector.take(self._intake.finish())
+        self._detector.reset()
+        self._appended = False
+        self._line.say(messages.Clear)
+        self._conversation.cleared()
+
+    def _reply(self, asked: wire.ResponseSettings | None) -> None:
+        most = reply_tokens(asked, self._settings.most_tokens)
+        self._line.check_room(0)  # what is begun must be asked for
+        self._conversation.begin(most, asked.metadata if asked else None)
+        self._line.say(messages.Reply, most)
+
+    def _cancel_asked(self, response_id: str | None, event_id: str | None) -> None:
+        replying = self._conversation.replying
+        if replying is None or response_id not in (None, replying):
+            # What was asked for and has not begun is called off all the same.
+            why = "no such reply is in progress; there is nothing to cancel"
+            self._complain("response_cancel_not_active", why, None, event_id)
+            if response_id is not None:
+                return
+        self._cancel("client_cancelled")
+
+    def _cancel(self, reason: str) -> None:
+        self._line.say(messages.Cancel)
+        # Words on their way belong to the cancelled reply: none is passed on until the engine confirms.
+        self._cancelling += 1
+        self._conversation.finish("cancelled", reason)
 
     def _hand_on(self, samples: NDArray[np.float32], event_id: str | None) -> None:
         if len(samples):
-            mark = self._mark(samples.nbytes)
-            self._link.send(messages.Audio(self._session, mark, samples.tobytes(), event_id))
+            self._line.say(messages.Audio, samples.tobytes(), event_id, size=samples.nbytes)
 
-    def _cancel(self, event_id: str | None) -> None:
-        self._link.send(messages.Cancel(self._session, self._mark(0)))
-        # Words on their way belong to the cancelled reply: none is passed on until the engine confirms.
-        self._cancelling += 1
-        if self._reply is None:
-            why = "no reply is in progress; there is nothing to cancel"
-            self._complain("response_cancel_not_active", why, None, event_id)
-        else:
-            self._finish_reply(self._reply)
-
-    def _check_room(self, size: int) -> None:
-        on_line = self._sent - self._taken + size + _OVERHEAD
-        if on_line > self._max_on_line:
-            cure = f"at most {self._max_on_line} bytes may wait for the engine; send at the pace of speech"
-            raise InputError("buffer_full", "event", f"{on_line} bytes", cure)
-
-    def _mark(self, size: int) -> int:
-        """Count a message of `size` bytes onto the line; InputError when too much waits there."""
-        self._check_room(size)
-        self._sent += size + _OVERHEAD
-        return self._sent
+    def _tell_turns(self) -> None:
+        self._line.say(messages.Turns, self._settings.detection.duplex, self._settings.most_tokens)
 
     # ---- What the engine says ----
 
     def opened(self, session: SessionId) -> None:
-        self._session = session
-        self._say(wire.SessionCreated(event_id=self._event_id(), session=self._info()))
+        self._line.session = self._conversation.session = session
+        self._say(wire.SessionCreated(event_id="", session=self._info()))
+        self._tell_turns()
 
     def heed(self, message: messages.ToCaller) -> None:
         match message:
-            case messages.Word(_, text, start, end):
+            case messages.Word(_, text, start, end, cut):
                 if not self._cancelling:
-                    self._word(text, start, end)
+                    self._conversation.word(text, start, end, cut)
+            case messages.Heard(_, text, overs, tokens):
+                self._conversation.heard(text, overs, tokens)
+            case messages.ReplyLost():
+                why = "the KV pool had no block for this session"
+                self._conversation.finish("failed", None, _detail("server_error", "kv_pool_full", why))
             case messages.FrameDone(_, mark, event):
-                self._taken = mark
-                if self._ticks:
-                    event.event_id = self._event_id()
+                self._line.taken = mark
+                if self._settings.ticks:
                     self._say(event)
+            case _:
+                self._answered(message)
+
+    def _answered(
+        self, message: messages.Cancelled | messages.Settled | messages.Rejected | messages.Ended
+    ) -> None:
+        """The engine's answer to something that this call asked of it, or the end of it all."""
+        match message:
             case messages.Cancelled():
                 self._cancelling -= 1
+            case messages.Settled():
+                self._unsettled.pop(0)
+                self._say(wire.SessionUpdated(event_id="", session=self._info()))
             case messages.Rejected(_, code, field, why, event_id):
+                if field.startswith("session"):
+                    self._unsettle()
                 self._complain(code, why, field, event_id)
             case messages.Ended(_, code, why):
-                self._hang_up(code, why, "server_error")
+                self.hang_up(code, why)
 
-    def _word(self, text: str, start: bool, end: bool) -> None:
-        if start and self._reply:
-            self._finish_reply(self._reply)  # interrupted by a new turn
-        if self._reply is None:
-            self._replies += 1
-            number = f"{self._session}_{self._replies}"
-            self._reply = _Reply(f"resp_{number}", f"item_{number}")
-        reply = self._reply
-        if text or not end:
-            self._say(
-                wire.TextDelta(
-                    event_id=self._event_id(),
-                    response_id=reply.response_id,
-                    item_id=reply.item_id,
-                    delta=text,
-                )
-            )
-        reply.text += text
-        if end or len(reply.text) > MAX_REPLY:
-            self._finish_reply(reply)
-
-    def _finish_reply(self, reply: _Reply) -> None:
-        self._reply = None
-        self._say(
-            wire.TextDone(
-                event_id=self._event_id(),
-                response_id=reply.response_id,
-                item_id=reply.item_id,
-                text=reply.text,
-            )
-        )
+    def _unsettle(self) -> None:
+        """The engine would not have the terms: the session stays on those it had."""
+        before, _ = self._unsettled.pop(0)
+        self._settings = replace(self._settings, terms=before.terms)
 
     # ---- Events out ----
 
     def _say(self, event: wire.ServerEvent) -> None:
+        event.event_id = self._event_id()
         if not self._outbox.put(event):
             why = f"more than {MAX_OUTGOING} events wait to be read; read them as they come"
-            self._hang_up("client_too_slow", why, "invalid_request_error")
+            self.hang_up("client_too_slow", why, "invalid_request_error")
 
     def _complain(self, code: str, why: str, field: str | None, event_id: str | None) -> None:
         self._say(self._error("invalid_request_error", code, why, field, event_id))
 
-    def _hang_up(self, code: str, why: str, kind: str) -> None:
-        self._outbox.hang_up(self._error(kind, code, why), _CLOSE_CODES[code])
-        # Whatever the network does with the last event, the blocks go back now.
-        self._link.close(self._session)
-
     def _error(
         self, kind: str, code: str, why: str, field: str | None = None, event_id: str | None = None
     ) -> wire.ErrorEvent:
-        detail = wire.ErrorDetail(type=kind, code=code, message=why, param=field, event_id=event_id)
-        return wire.ErrorEvent(event_id=self._event_id(), error=detail)
+        return wire.ErrorEvent(event_id=self._event_id(), error=_detail(kind, code, why, field, event_id))
 
     def _event_id(self) -> str:
-        self._events += 1
-        return f"event_{self._session}_{self._events}"
+        return f"event_{self.session}_{self._outbox.number + 1}"
+
+    def _keep(self) -> None:
+        """Keep what was said for a caller who loses the line, if that is wished."""
+        if self._settings.resume and self.token is None:
+            self.token = secrets.token_urlsafe(24)
+        elif not self._settings.resume:
+            self.token = None
+        self._outbox.keep(self._profile.server.replay_bytes if self.token else 0)
 
     def _info(self) -> wire.SessionInfo:
-        audio = wire.AudioSettings(input=wire.AudioInput(format=wire.AudioFormat(rate=self._intake.rate)))
-        return wire.SessionInfo(
-            id=f"sess_{self._session}",
-            model=self._model,
-            audio=audio,
-            metronome=wire.MetronomeSettings(ticks=self._ticks),
-        )
+        return info(self._settings, self._profile, f"sess_{self.session}", self.token)
+
+
+def _detail(
+    kind: str, code: str, why: str, field: str | None = None, event_id: str | None = None
+) -> wire.ErrorDetail:
+    return wire.ErrorDetail(type=kind, code=code, message=why, param=field, event_id=event_id)
+
+
+def _number_of(event_id: str, session: SessionId) -> int | None:
+    """Which of a session's events an id names."""
+    head, _, number = event_id.rpartition("_")
+    return int(number) if head == f"event_{session}" and number.isdecimal() and len(number) < 20 else None

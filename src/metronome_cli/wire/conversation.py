@@ -66,8 +66,8 @@ class Response(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str
     status: str
     object: str = always("realtime.response")
-    output: list[Item] = msgspec.field(default_factory=list)
-    output_modalities: list[str] = msgspec.field(default_factory=list)
+    output: list[Item]
+    output_modalities: list[str]
     status_details: StatusDetails | None = None
     usage: Usage | None = None
     metadata: dict[str, str] | None = None

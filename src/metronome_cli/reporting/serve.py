@@ -1,0 +1,36 @@
+"""A server's whole run as one table.
+
+Knows:   the `results` of a serve report.
+Ignores: how they were counted, files, terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .tables import Table, seconds, share, spread
+
+
+def serve_tables(results: Mapping[str, Any]) -> list[Table]:
+    """Who called, how the beat was, what the pool held. Nothing of a run that older releases recorded."""
+    if "ticks" not in results:
+        return []
+    fresh, frames, pool, tokens = (results[key] for key in ("freshness", "frames", "kv", "tokens"))
+    refused = ", ".join(f"{count} {reason}" for reason, count in results["refused"].items()) or "0"
+    facts = [
+        ("calls", str(results["calls"])),
+        ("calls refused", refused),
+        ("calls that were ever mute", str(results["mute_calls"])),
+        ("beats kept / skipped", f"{results['ticks']} / {results['skipped_beats']}"),
+        ("frame (s)", seconds(results["frame_s"])),
+        ("tick p50 / p90 / p99 (s)", spread(results["tick_s"])),
+        ("tick begun late p50 / p90 / p99 (s)", spread(results["tick_late_s"], digits=4)),
+        ("freshness, first token p50 / p90 / p99 (s)", spread(fresh["first_s"])),
+        ("freshness, last token p50 / p90 / p99 (s)", spread(fresh["last_s"])),
+        ("frames due / stalled / empty", f"{frames['due']} / {frames['stalled']} / {frames['empty']}"),
+        ("tokens in / out", f"{tokens['in']} / {tokens['out']}"),
+        ("pool at its fullest", f"{share(pool['most_leased'] / pool['total'])} of {pool['total']} blocks"),
+        ("engine restarts", str(results["engine_restarts"])),
+    ]
+    return [Table("Server (percentiles from histograms)", ("what", "figure"), tuple(facts))]

@@ -1,0 +1,155 @@
+"""What a gateway counts: plain numbers, so that adding to one costs next to nothing.
+
+Knows:   the engine's beats, callers' bytes, refusals, restarts; histograms around the frame's budget.
+Ignores: Prometheus and its names (exposition.py), HTTP, who looks.
+
+Counts only grow, over restarts of the engine too. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..profile import Profile
+from .messages import Beat
+
+# Shares of the frame's period at which histograms are cut: closest where an answer is just in time.
+BUDGET_CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.1, 1.25, 1.5, 2, 4, 8)
+LATENESS_CUTS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8)
+_POINTS = (50, 90, 99)
+
+
+class Spread:
+    """A histogram: how many values came up to each bound, and their sum."""
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)  # the last one holds what is beyond all bounds
+        self.sum = 0.0
+
+    @classmethod
+    def around(cls, frame_s: float, cuts: Iterable[float]) -> Spread:
+        """Bounds at these shares of a frame, rounded so that they read as they were meant."""
+        return cls(float(f"{frame_s * cut:.6g}") for cut in cuts)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    def add(self, value: float) -> None:
+        # A value on a bound belongs below it.
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def quantile(self, share: float) -> float | None:
+        """The value that `share` (0..1) of all lie below; None without values.
+
+        Straight within a bucket, as PromQL's histogram_quantile has it; the last bound stands for all beyond.
+        """
+        rank, below = share * self.total, 0
+        for number, count in enumerate(self.counts[:-1]):
+            if count and below + count >= rank:
+                low = self.bounds[number - 1] if number else 0.0
+                return low + (self.bounds[number] - low) * (rank - below) / count
+            below += count
+        return self.bounds[-1] if self.counts[-1] else None
+
+    def since(self, counts: Sequence[int]) -> Spread:
+        """The values that came after `counts` was a copy of our own; their sum is not known."""
+        later = Spread(self.bounds)
+        later.counts = [now - then for now, then in zip(self.counts, counts, strict=True)]
+        return later
+
+    def percentiles(self) -> dict[str, float] | None:
+        """{"p50": ..., "p90": ..., "p99": ...}, or None without values."""
+        found = {f"p{point}": self.quantile(point / 100) for point in _POINTS}
+        return {name: value for name, value in found.items() if value is not None} or None
+
+
+class Metrics:
+    """All counts of one gateway. Whoever sees something happen adds to a field here."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        frame_s = profile.beat.frame_s
+        # What callers do.
+        self.opened = 0  # calls let in
+        self.closed = 0  # of them, over
+        self.refused: Counter[str] = Counter()  # by reason
+        self.detached = 0  # calls kept at this moment for callers who lost their connection
+        self.bytes_in = 0  # of events, as they come
+        self.bytes_out = 0
+        # What the engine does.
+        self.engine_restarts = 0
+        self.ticks = self.skipped = self.frames = self.speaking = self.empty = self.stalled = 0
+        self.tokens_in = self.tokens_out = 0
+        self.fell_mute = 0  # calls that were ever mute
+        self.kv_most = 0  # blocks leased at the fullest moment
+        self.tick_s = Spread.around(frame_s, BUDGET_CUTS)
+        self.late_s = Spread.around(frame_s, LATENESS_CUTS)
+        self.first_s = Spread.around(frame_s, BUDGET_CUTS)
+        self.last_s = Spread.around(frame_s, BUDGET_CUTS)
+        self.latest: Beat | None = None
+        self._held = 0  # calls of this gateway when the latest beat came
+
+    def beat(self, beat: Beat) -> None:
+        """A tick is over."""
+        tick = beat.tick
+        self.latest, self._held = beat, self.opened - self.closed
+        self.ticks += 1
+        self.skipped += tick.skipped
+        self.frames += tick.sessions
+        self.speaking += beat.speaking
+        self.empty += tick.empty
+        self.stalled += tick.stalled
+        self.tokens_in += tick.tokens_in
+        self.tokens_out += tick.tokens_out
+        self.fell_mute += beat.fell_mute
+        self.kv_most = max(self.kv_most, tick.kv_leased)
+        self.late_s.add(tick.start - tick.due)
+        if tick.sessions:  # idle beats take no time, and would make the busy ones look shorter
+            self.tick_s.add(tick.done - tick.start)
+        for spread, values in ((self.first_s, beat.firsts), (self.last_s, beat.lasts)):
+            for value in values:
+                spread.add(value)
+
+    def engine_restarted(self) -> None:
+        """A new engine process, with an empty pool, has taken the place of one that died."""
+        self.engine_restarts += 1
+        self.latest, self._held = None, self.opened - self.closed
+
+    @property
+    def live(self) -> int:
+        """Sessions of the engine, those opened and closed here since the latest beat included."""
+        return max(0, (self.latest.sessions if self.latest else 0) + self._since())
+
+    @property
+    def free(self) -> int:
+        """Calls that would be let in now, as far as the engine's latest beat tells."""
+        most = self.profile.admission.max_sessions
+        return min(most, max(0, (self.latest.free_calls if self.latest else most) - self._since()))
+
+    def summary(self) -> dict[str, Any]:
+        """A whole run in a report's `results`; percentiles are read off the histograms."""
+        return {
+            "frame_s": self.profile.beat.frame_s,
+            "calls": self.opened,
+            "refused": dict(self.refused),
+            "ticks": self.ticks,
+            "skipped_beats": self.skipped,
+            "tick_s": self.tick_s.percentiles(),
+            "tick_late_s": self.late_s.percentiles(),
+            "freshness": {"first_s": self.first_s.percentiles(), "last_s": self.last_s.percentiles()},
+            "frames": {"due": self.frames, "empty": self.empty, "stalled": self.stalled},
+            "mute_calls": self.fell_mute,
+            "tokens": {"in": self.tokens_in, "out": self.tokens_out},
+            "bytes": {"in": self.bytes_in, "out": self.bytes_out},
+            "kv": {"most_leased": self.kv_most, "total": self.profile.pool.blocks},
+            "engine_restarts": self.engine_restarts,
+        }
+
+    def _since(self) -> int:
+        return self.opened - self.closed - self._held

@@ -1,0 +1,113 @@
+"""Events on their way to one caller, over one connection or several.
+
+Knows:   the order of events, how many may wait, and which are kept to be sent again.
+Ignores: what the events say, and who asks for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from starlette.websockets import WebSocket
+
+from .. import wire
+from .metrics import Metrics
+
+MAX_OUTGOING = 1024  # events that a caller may leave unread, beyond what the network holds
+_HANG_UP_S = 2.0  # how long a caller's last event may take to leave
+
+
+class Outbox:
+    """Bounded in both directions: a caller that does not read costs no memory, nor does one that is away.
+
+    Events are numbered from 1 by the order in which they are put.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.ending = False
+        self.number = 0  # of the last event
+        self._metrics = metrics
+        self._waiting: deque[bytes] = deque()
+        self._more = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._close_code: int | None = None
+        self._keep_bytes = 0
+        self._kept: deque[bytes] = deque()  # the last events, up to `number`
+        self._kept_bytes = 0
+
+    def keep(self, most_bytes: int) -> None:
+        """From now on keep the last events, so many bytes of them; 0 keeps none."""
+        self._keep_bytes = most_bytes
+        self._trim()
+
+    def put(self, event: wire.ServerEvent) -> bool:
+        """Send `event` in its turn; False when too many wait."""
+        if self.ending:
+            return True
+        self.number += 1
+        data = wire.encode(event)
+        if self._keep_bytes:
+            self._kept.append(data)
+            self._kept_bytes += len(data)
+            self._trim()
+        if self._writer is None and self._keep_bytes:
+            return True  # nobody is there; it is sent again when somebody is
+        if len(self._waiting) >= MAX_OUTGOING:
+            return False
+        self._waiting.append(data)
+        self._more.set()
+        return True
+
+    def hang_up(self, last: wire.ErrorEvent | None, code: int) -> None:
+        """Send `last` instead of all that waits, and close the connection with `code`: the end."""
+        if self.ending:
+            return
+        self.ending = True
+        self._leave(wire.encode(last) if last else None, code)
+
+    def let_go(self, code: int) -> None:
+        """Close this connection with `code`; another may take its place."""
+        if not self.ending:
+            self._leave(None, code)
+
+    def since(self, number: int) -> list[bytes] | None:
+        """The events after `number`, as they were sent first; None when they are not kept any more."""
+        missing = self.number - number
+        if not 0 <= missing <= len(self._kept):
+            return None
+        return list(self._kept)[len(self._kept) - missing :]
+
+    async def run(self, socket: WebSocket, first: list[bytes]) -> None:
+        """Write `first` and all that is put, until the connection ends."""
+        self._writer = asyncio.current_task()
+        self._close_code = None
+        self._waiting.extendleft(reversed(first))
+        self._more.set()
+        try:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while self._waiting:
+                    data = self._waiting.popleft()
+                    self._metrics.bytes_out += len(data)
+                    await socket.send_text(data.decode())
+                if self._close_code is not None:
+                    await socket.close(self._close_code)
+                    return
+        finally:
+            self._writer = None
+            self._waiting.clear()
+
+    def _leave(self, last: bytes | None, code: int) -> None:
+        self._waiting.clear()
+        if last:
+            self._waiting.append(last)
+        self._close_code = code
+        self._more.set()
+        if self._writer:  # a caller who does not read does not take his last event either
+            asyncio.get_running_loop().call_later(_HANG_UP_S, self._writer.cancel)
+
+    def _trim(self) -> None:
+        while self._kept_bytes > self._keep_bytes:
+            self._kept_bytes -= len(self._kept.popleft())

@@ -1,0 +1,257 @@
+"""What a session is set to: each `session.update` is checked, and taken whole or not at all.
+
+Knows:   the defaults, which values we can meet, and what a client's event about a reply or an item may hold.
+Ignores: connections, audio, and what a change sets in motion (realtime.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from .. import wire
+from ..errors import InputError, ProfileError
+from ..profile import Profile, Terms
+from .turns import TurnSettings
+
+SERVER_VAD, FULL_DUPLEX = "server_vad", "full_duplex"
+MOST_METADATA = 16  # pairs of a reply's metadata, as OpenAI has it
+MOST_INSTRUCTIONS = 16_384  # characters
+
+_INPUT = "session.audio.input"
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """Who ends an utterance. `turns` is None where no net listens for speech."""
+
+    shown: wire.TurnDetection | None
+    duplex: bool = False  # the model answers whenever it sees fit
+    turns: TurnSettings | None = None
+    create_response: bool = False
+    interrupt_response: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a client can set; `terms` are those of the engine's session."""
+
+    detection: Detection
+    rate: int = wire.RATES[0]
+    transcription: wire.Transcription | None = None
+    most_tokens: int = 0  # of one reply; 0 leaves it to the model
+    ticks: bool = False
+    resume: bool = False
+    terms: Terms = field(default_factory=Terms)
+
+
+def initial(profile: Profile) -> Settings:
+    """What a session is set to before its client says anything: OpenAI's defaults.
+
+    A model that never rests answers unasked whatever the client thinks of turns; a client that never
+    mentions it is shown no turn detection, since OpenAI has no name for that.
+    """
+    if profile.model.mode == "free":
+        return Settings(Detection(None, duplex=True))
+    return Settings(_detection(wire.TurnDetection()))
+
+
+def update(now: Settings, asked: wire.SessionSettings, profile: Profile) -> Settings:
+    """`now` with what `asked` changes; InputError names what cannot be met."""
+    if asked.type != "realtime":
+        raise InputError("unsupported_session", "session.type", asked.type, 'use "realtime"')
+    _check_modalities(asked.output_modalities, "session")
+    _check_tools(asked.tools, "session")
+    listening = asked.audio.input if asked.audio and asked.audio.input else wire.AudioInput()
+    ours = asked.metronome or wire.MetronomeSettings()
+    most = now.most_tokens
+    if asked.max_output_tokens is not None:
+        most = _tokens(asked.max_output_tokens, "session.max_output_tokens")
+    return replace(
+        now,
+        rate=_rate(listening.format) or now.rate,
+        detection=_asked_detection(now.detection, listening.turn_detection),
+        transcription=_set(now.transcription, listening.transcription),
+        most_tokens=most,
+        ticks=now.ticks if ours.ticks is None else ours.ticks,
+        resume=now.resume if ours.resume is None else ours.resume,
+        terms=_terms(now.terms, ours, asked.instructions, profile),
+    )
+
+
+def info(settings: Settings, profile: Profile, session: str, resume_token: str | None) -> wire.SessionInfo:
+    """The session as clients are shown it."""
+    terms = profile.on(settings.terms)
+    listening = wire.AudioInput(
+        format=wire.AudioFormat(rate=settings.rate),
+        turn_detection=settings.detection.shown,
+        transcription=settings.transcription,
+    )
+    return wire.SessionInfo(
+        id=session,
+        model=profile.name,
+        audio=wire.AudioSettings(input=listening),
+        instructions=terms.model.header,
+        max_output_tokens=settings.most_tokens or "inf",
+        metronome=wire.MetronomeInfo(
+            frame_s=profile.beat.frame_s,
+            ticks=settings.ticks,
+            policy=terms.window.policy,
+            window=terms.window.window,
+            sinks=terms.window.sinks,
+            positions=terms.window.positions,
+            resume_token=resume_token,
+            grace_s=profile.server.grace_s if resume_token else None,
+        ),
+    )
+
+
+def reply_tokens(asked: wire.ResponseSettings | None, otherwise: int) -> int:
+    """Most tokens of the reply that a `response.create` asks for; InputError for what it cannot have."""
+    if asked is None:
+        return otherwise
+    _check_modalities(asked.output_modalities, "response")
+    _check_tools(asked.tools, "response")
+    for name in ("instructions", "input"):
+        if getattr(asked, name):
+            cure = "a single reply cannot have its own; set it for the session, or say it in the conversation"
+            raise InputError("unsupported_parameter", f"response.{name}", "given", cure)
+    if asked.conversation not in (None, "auto"):
+        raise InputError(
+            "unsupported_parameter",
+            "response.conversation",
+            asked.conversation,
+            'leave it out, or use "auto"',
+        )
+    if len(asked.metadata or {}) > MOST_METADATA:
+        raise InputError(
+            "invalid_value", "response.metadata", f"{len(asked.metadata or {})} pairs", f"use {MOST_METADATA}"
+        )
+    if asked.max_output_tokens is None:
+        return otherwise
+    return _tokens(asked.max_output_tokens, "response.max_output_tokens")
+
+
+def typed(event: wire.ItemCreate, last_item: str | None) -> str:
+    """The text of a typed message; InputError for any other kind of item, or any place but the end."""
+    item = event.item
+    if item.type != "message":
+        raise InputError("unsupported_item", "item.type", item.type[:60], 'use "message"')
+    if item.role != "user":
+        raise InputError(
+            "unsupported_item", "item.role", item.role[:60], 'use "user"; set instructions for the session'
+        )
+    if event.previous_item_id not in (None, last_item):
+        cure = "items can only be added at the end: leave it out"
+        raise InputError("unsupported_parameter", "previous_item_id", event.previous_item_id, cure)
+    for number, part in enumerate(item.content):
+        if part.type != "input_text":
+            field_name = f"item.content[{number}].type"
+            raise InputError("unsupported_content", field_name, part.type[:60], 'use "input_text"')
+    return "\n".join(part.text or "" for part in item.content)
+
+
+def _check_modalities(asked: list[str] | None, where: str) -> None:
+    if asked not in (None, ["text"]):
+        field_name = f"{where}.output_modalities"
+        raise InputError("unsupported_modality", field_name, str(asked)[:60], 'use ["text"]')
+
+
+def _check_tools(asked: list[Any] | None, where: str) -> None:
+    if asked:
+        cure = "this model calls no tools: leave them out"
+        raise InputError("unsupported_parameter", f"{where}.tools", f"{len(asked)} tools", cure)
+
+
+def _tokens(asked: int | str, where: str) -> int:
+    if asked == "inf":
+        return 0
+    if not isinstance(asked, int) or not 1 <= asked <= 2**31:
+        raise InputError("invalid_value", where, asked, 'use 1 or more tokens, or "inf"')
+    return asked
+
+
+def _rate(asked: wire.AudioFormat | None) -> int | None:
+    if asked is None:
+        return None
+    if asked.type != wire.PCM:
+        raise InputError("unsupported_format", f"{_INPUT}.format.type", asked.type[:60], f'use "{wire.PCM}"')
+    if asked.rate is not None and asked.rate not in wire.RATES:
+        rates = ", ".join(map(str, wire.RATES))
+        raise InputError("unsupported_rate", f"{_INPUT}.format.rate", asked.rate, f"use one of {rates}")
+    return asked.rate or wire.RATES[0]
+
+
+def _set(
+    now: wire.Transcription | None, asked: wire.Transcription | msgspec.UnsetType | None
+) -> wire.Transcription | None:
+    return now if isinstance(asked, msgspec.UnsetType) else asked
+
+
+def _asked_detection(now: Detection, asked: wire.TurnDetection | msgspec.UnsetType | None) -> Detection:
+    if isinstance(asked, msgspec.UnsetType):
+        return now
+    return Detection(None) if asked is None else _detection(asked)
+
+
+def _detection(asked: wire.TurnDetection) -> Detection:
+    """`asked` with OpenAI's defaults filled in."""
+    if asked.type not in (SERVER_VAD, FULL_DUPLEX):
+        cure = f'use "{SERVER_VAD}", "{FULL_DUPLEX}", or null to commit by yourself'
+        raise InputError("unsupported_turn_detection", f"{_INPUT}.turn_detection.type", asked.type[:60], cure)
+    duplex = asked.type == FULL_DUPLEX
+    numbers = {
+        name: value
+        for name in ("threshold", "prefix_padding_ms", "silence_duration_ms")
+        if (value := getattr(asked, name)) is not None
+    }
+    turns = TurnSettings(**numbers)
+    create = asked.create_response is not False and not duplex
+    interrupt = bool(asked.interrupt_response) if duplex else asked.interrupt_response is not False
+    if duplex:
+        shown = wire.TurnDetection(type=FULL_DUPLEX, interrupt_response=interrupt)
+    else:
+        shown = wire.TurnDetection(
+            threshold=turns.threshold,
+            prefix_padding_ms=turns.prefix_padding_ms,
+            silence_duration_ms=turns.silence_duration_ms,
+            create_response=create,
+            interrupt_response=interrupt,
+        )
+    # A duplex session needs the net only to be interrupted; it costs a hundredth of a core per call.
+    listens = not duplex or interrupt
+    return Detection(shown, duplex, turns if listens else None, create, interrupt)
+
+
+def _terms(now: Terms, ours: wire.MetronomeSettings, instructions: str | None, profile: Profile) -> Terms:
+    """The terms asked for; those of the profile count where it gives less."""
+    asked = {
+        name: value
+        for name in ("policy", "window", "sinks", "positions")
+        if (value := getattr(ours, name)) is not None
+    }
+    if instructions is not None:
+        if len(instructions) > MOST_INSTRUCTIONS:
+            size = f"{len(instructions)} characters"
+            raise InputError(
+                "invalid_value", "session.instructions", size, f"use {MOST_INSTRUCTIONS} or fewer"
+            )
+        asked["instructions"] = instructions
+    if not asked:
+        return now
+    try:
+        terms = Terms.model_validate({**now.model_dump(exclude_none=True), **asked})
+        profile.session_policy(terms, 0, 0)  # the headers' lengths are the model's to know
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = str(problem["loc"][0])
+        raise InputError(
+            "invalid_value", f"session.metronome.{name}", problem["input"], problem["msg"]
+        ) from None
+    except ProfileError as error:
+        field_name = error.field.replace("window.", "session.metronome.", 1)
+        raise InputError("invalid_value", field_name, error.value, error.cure) from None
+    return terms
