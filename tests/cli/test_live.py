@@ -249,6 +249,28 @@ def test_without_the_live_view_a_terminal_gets_lines_only(tmp_path: Path) -> Non
     assert json.loads(out)["url"].startswith("http://127.0.0.1:")
 
 
+LEFT_BEHIND = """
+import subprocess
+from metronome_cli.cli.live import watching
+with watching(True):
+    left = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+print(left.pid, flush=True)
+"""
+
+
+def test_a_process_that_does_not_end_holds_up_nobody() -> None:
+    """It still holds the pipe that stood in for standard error."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", LEFT_BEHIND]
+    env = {**os.environ, "TERM": "xterm"}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=theirs, env=env, text=True, check=True, timeout=PATIENCE_S
+    )
+    os.kill(int(done.stdout), signal.SIGKILL)
+    os.close(theirs)
+    os.close(ours)
+
+
 def test_where_nobody_watches_nothing_is_touched(capfd: pytest.CaptureFixture[str]) -> None:
     with watching(True):
         os.write(2, b"as it was\n")

@@ -130,6 +130,34 @@ def test_the_calls_of_a_silent_gateway_are_closed(begin: Callable[..., Engine]) 
     assert frame.session == kept
 
 
+def test_every_gateway_hears_of_every_tick_with_calls_or_without(begin: Callable[..., Engine]) -> None:
+    engine = begin(max_sessions=3, frame_s=0.05)
+    one, other = engine.gateway(), engine.gateway()
+    one.greet()
+    other.greet()
+    empty = [gateway.until(messages.Beat) for gateway in (one, other)]
+    assert [(beat.tick.sessions, beat.sessions, beat.free_calls, beat.firsts) for beat in empty] == [
+        (0, 0, 3, []),
+        (0, 0, 3, []),
+    ]
+    one.open()
+    while not (mine := one.until(messages.Beat)).tick.sessions:
+        pass
+    while (theirs := other.until(messages.Beat)).tick.tick < mine.tick.tick:
+        pass
+    assert theirs == mine
+    assert (mine.sessions, mine.speaking, mine.free_calls, len(mine.firsts)) == (1, 1, 2, 1)
+    assert 0 < mine.firsts[0] <= mine.lasts[0]
+
+
+def test_a_tick_is_told_of_after_its_frames(begin: Callable[..., Engine]) -> None:
+    gateway = begin(frame_s=0.05).gateway()
+    gateway.greet()
+    gateway.open()
+    frame = gateway.until(messages.FrameDone)
+    assert gateway.until(messages.Beat).tick.tick == frame.event.tick
+
+
 def test_nobody_touches_the_call_of_another_gateway(begin: Callable[..., Engine]) -> None:
     engine = begin()
     owner, thief = engine.gateway(), engine.gateway()

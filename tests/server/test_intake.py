@@ -13,10 +13,15 @@ def tone(rate: int, seconds: float = 1.0) -> bytes:
     return (np.sin(2 * np.pi * 440 * time) * 16_384).astype("<i2").tobytes()
 
 
+def take(intake: Intake, pcm: bytes) -> np.ndarray:
+    intake.put(pcm)
+    return intake.take()
+
+
 def in_packets(intake: Intake, pcm: bytes) -> np.ndarray:
     """What comes of `pcm` in 20 ms packets."""
     size = intake.rate // 50 * 2
-    parts = [intake.take(pcm[start : start + size]) for start in range(0, len(pcm), size)]
+    parts = [take(intake, pcm[start : start + size]) for start in range(0, len(pcm), size)]
     return np.concatenate([*parts, intake.finish()])
 
 
@@ -34,7 +39,7 @@ def test_a_second_of_any_rate_is_a_second_of_the_ears(rate: int) -> None:
 def test_how_audio_is_cut_into_packets_does_not_change_what_is_heard(rate: int) -> None:
     pcm = tone(rate)
     whole = Intake(rate)
-    at_once = np.concatenate([whole.take(pcm), whole.finish()])
+    at_once = np.concatenate([take(whole, pcm), whole.finish()])
     np.testing.assert_allclose(in_packets(Intake(rate), pcm), at_once, atol=1e-6)
 
 
@@ -47,4 +52,16 @@ def test_nothing_of_an_utterance_is_heard_in_the_next_one() -> None:
 
 def test_full_scale_is_one() -> None:
     extremes = np.array([-32768, 32767], "<i2").tobytes()
-    np.testing.assert_allclose(Intake(16_000).take(extremes), [-1.0, 32767 / 32768])
+    np.testing.assert_allclose(take(Intake(16_000), extremes), [-1.0, 32767 / 32768])
+
+
+@pytest.mark.parametrize("rate", wire.RATES)
+def test_what_is_held_comes_whole_and_once(rate: int) -> None:
+    pcm = tone(rate, 0.1)
+    held, whole = Intake(rate), Intake(rate)
+    for start in range(0, len(pcm), 2 * rate // 50):
+        held.put(pcm[start : start + 2 * rate // 50])
+    assert held.held_s == pytest.approx(0.1)
+    np.testing.assert_array_equal(held.take(), take(whole, pcm))
+    assert held.held_s == 0
+    np.testing.assert_array_equal(held.finish(), whole.finish())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
-from metronome_cli.profile import Profile, OWN, Terms, parse_profile
+from metronome_cli.profile import OWN, Profile, Terms, parse_profile
 from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.sessions import Session, Sessions
 from metronome_cli.server.messages import Beat

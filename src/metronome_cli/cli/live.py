@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
@@ -149,21 +149,23 @@ def _own_terminal() -> Iterator[Console]:
     reading, writing = os.pipe()
     os.dup2(writing, _STDERR)
     os.close(writing)
-    with os.fdopen(terminal, "w") as screen, os.fdopen(reading, errors="replace") as lines:
+    with os.fdopen(terminal, "w") as screen:
         console = Console(file=screen, markup=False, highlight=False)
-        reader = threading.Thread(target=_pass_on, args=(lines, console), daemon=True)
+        reader = threading.Thread(target=_pass_on, args=(reading, console), daemon=True)
         reader.start()
         try:
             yield console
         finally:
             sys.stderr.flush()
-            os.dup2(terminal, _STDERR)  # the last writer but for processes that did not end
+            # Ends the pipe, unless a process of ours did not end: nobody waits for that one.
+            os.dup2(terminal, _STDERR)
             reader.join(_LAST_LINES_S)
 
 
-def _pass_on(lines: TextIO, console: Console) -> None:
-    for line in lines:
-        console.print(Text.from_ansi(line.rstrip("\n")), soft_wrap=True)
+def _pass_on(pipe: int, console: Console) -> None:
+    with os.fdopen(pipe, errors="replace") as lines, suppress(ValueError):  # the terminal was given back
+        for line in lines:
+            console.print(Text.from_ansi(line.rstrip("\n")), soft_wrap=True)
 
 
 def _is_terminal(file: TextIO) -> bool:

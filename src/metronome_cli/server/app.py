@@ -31,7 +31,6 @@ _REASONS = {
     "restarting": "the engine process has ended and is being started again",
     "engine_busy": "the engine process does not answer",
     "draining": "the server is going down",
-    "session_expired": "the session to be resumed is over, or its events since then are not kept: call anew",
     "max_sessions": "as many calls as this server takes are live",
     "pool_full": "the KV pool has no room for another call",
 }
@@ -50,7 +49,8 @@ def create_app(
         token, after = (socket.query_params.get(name) for name in ("resume", "after"))
         if token is not None:
             if not await calls.take_up(token, after, socket):
-                await socket.send_denial_response(_refusal(Refused("session_expired"), 410))
+                link.metrics.refused["session_expired"] += 1
+                await socket.send_denial_response(_expired())
             return
         call = Call(link, profile, clock)
         session = await link.open(call)
@@ -66,8 +66,14 @@ def create_app(
     return Starlette(routes=[*routes, *status_routes(link, link.began)], middleware=[door])
 
 
-def _refusal(refused: Refused, status: int = 503) -> Response:
+def _expired() -> Response:
+    why = "the session to be resumed is over, or its events since then are not kept: call anew"
+    error = wire.RefusalDetail(type="invalid_request_error", code="session_expired", message=why)
+    return Response(wire.encode(wire.Refusal(error=error)), 410, media_type="application/json")
+
+
+def _refusal(refused: Refused) -> Response:
     why = _REASONS.get(refused.reason, "this call cannot be taken now")
     body = wire.Refusal(error=wire.RefusalDetail(code=refused.reason, message=why))
     retry_after = {"Retry-After": str(math.ceil(refused.retry_after_s))}
-    return Response(wire.encode(body), status, retry_after, "application/json")
+    return Response(wire.encode(body), 503, retry_after, "application/json")

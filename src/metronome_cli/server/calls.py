@@ -41,7 +41,6 @@ class Calls:
             grace.cancel()
         self._link.metrics.detached = len(self._graces)
         try:
-            await socket.accept()
             await call.hold(socket, again or [])
         finally:
             self._lost(call)

@@ -1,4 +1,4 @@
-"""A caller's connection as uvicorn keeps it, less two faults that make an error of an ordinary end.
+"""A caller's connection as uvicorn keeps it, less three faults in how it speaks of an ordinary end.
 
 Knows:   uvicorn's WebSocket protocol, and where it blames the application for what others did.
 Ignores: events, sessions, what is said.
@@ -14,6 +14,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 class Connection(WebSocketsSansIOProtocol):
     """Give it to uvicorn as `ws`."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # uvicorn says 1005 of a connection that broke off: the same as of a goodbye that gives no code.
+        self.handshake_complete = False
+        super().connection_lost(exc)
 
     async def send(self, message: Any) -> None:
         # A caller who vanished, a broken frame or a ping without answer has closed the connection, and the

@@ -14,7 +14,8 @@ from .. import wire
 from ..errors import InputError
 from ..frame import SessionId
 
-MAX_TEXT = 65_536  # characters of one reply or transcript; a longer one goes on as the next
+MAX_TEXT = 65_536  # characters of one reply; a longer one goes on as the next
+MAX_WORDS = 10_000  # heard of one utterance, an hour of speech; a longer one goes on as the next
 
 Say = Callable[[wire.ServerEvent], None]
 
@@ -59,6 +60,7 @@ class Conversation:
         self.session: SessionId = 0
         self.last_item: str | None = None
         self.transcribing = False
+        self.duplex = False  # an utterance ends when the ears say so
         self._say = say
         self._items = 0
         self._replies = 0
@@ -92,7 +94,11 @@ class Conversation:
         utterance, self._utterance = self._current(), None
         self._committed.append(utterance)
         self._say(
-            wire.AudioCommitted(event_id="", item_id=utterance.item_id, previous_item_id=self.last_item)
+            wire.AudioCommitted(
+                event_id="",
+                item_id=utterance.item_id,
+                previous_item_id=utterance.before if utterance.added else self.last_item,
+            )
         )
         self._add(utterance)
         item = utterance.item(None, "completed")
@@ -100,7 +106,10 @@ class Conversation:
         self._tell_words(utterance)
 
     def cleared(self) -> None:
-        self._utterance = None
+        utterance, self._utterance = self._utterance, None
+        if utterance and utterance.added:
+            item = utterance.item(None, "incomplete")
+            self._say(wire.ItemDone(event_id="", item=item, previous_item_id=utterance.before))
         self._say(wire.AudioCleared(event_id=""))
 
     def typed(self, text: str, item_id: str | None) -> None:
@@ -121,13 +130,12 @@ class Conversation:
         if text:
             utterance = self._committed[0] if self._committed else self._current()
             utterance.words += text.split()
-            if not self._committed and not utterance.named:
-                self._add(utterance)  # nobody will commit it: it is in the conversation from its first word
+            if self.duplex and not self._committed:
+                self._add(utterance)  # nobody needs to commit it: it is there from its first word on
             self._tell_words(utterance)
+            if len(utterance.words) > MAX_WORDS:
+                self._heard_out()
         for _ in range(overs):
-            self._heard_out()
-        utterance_now = self._utterance
-        if utterance_now and utterance_now.added and len(utterance_now.transcript) > MAX_TEXT:
             self._heard_out()
 
     # ---- What the model says ----
@@ -216,8 +224,9 @@ class Conversation:
         committed = bool(self._committed)
         if committed:
             utterance = self._committed.popleft()
-        elif self._utterance and self._utterance.added:
+        elif self._utterance and self._utterance.words:
             utterance, self._utterance = self._utterance, None
+            self._add(utterance)
         else:
             return
         self._tell_words(utterance)

@@ -23,7 +23,7 @@ import numpy as np
 import zmq
 
 from ..clock import Clock, SystemClock
-from ..errors import FieldError, InputError, MetronomeError
+from ..errors import InputError, MetronomeError, ProfileError
 from ..frame import Prefilled, Refused, Said, SessionId, Stalled
 from ..profile import Profile, Terms
 from ..runtime.admission import FixedCap
@@ -36,6 +36,7 @@ from ..wire import TickEvent
 from . import messages
 from .logs import set_up_logging
 from .pulse import Pulse
+from .settings import unmet
 
 _LINGER_MS = 1000  # for last words
 _BREATH = 256  # messages taken at a time; they cost tens of microseconds each
@@ -230,13 +231,17 @@ class Host:
                 case messages.Text(text=text):
                     session.read(text, now)
                 case messages.Settle(terms=terms):
-                    self._sessions.settle(session, Terms.model_validate(terms))
-                    self._tell(session.id, messages.Settled(session.id))
-        except FieldError as error:
-            code = error.code if isinstance(error, InputError) else "invalid_value"
-            field = error.field.replace("window.", "session.metronome.", 1)
-            refusal = messages.Rejected(session.id, code, field, str(error), message.event_id)
+                    self._settle(session, Terms.model_validate(terms))
+        except InputError as error:
+            refusal = messages.Rejected(session.id, error.code, error.field, str(error), message.event_id)
             self._tell(session.id, refusal)
+
+    def _settle(self, session: Session, terms: Terms) -> None:
+        try:
+            self._sessions.settle(session, terms)
+        except ProfileError as error:
+            raise unmet(error, terms) from None
+        self._tell(session.id, messages.Settled(session.id))
 
     def _close(self, session: SessionId) -> None:
         self._sessions.close(session)

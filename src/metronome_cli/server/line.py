@@ -34,6 +34,10 @@ class Line:
         InputError, and nothing sent, when too much waits.
         """
         self.check_room(size)
+        self.follow(kind, *fields, size=size)
+
+    def follow(self, kind: Callable[..., messages.ToSession], *fields: object, size: int = 0) -> None:
+        """Send what follows from something that was taken before: it is too late to refuse it."""
         self._sent += size + _OVERHEAD
         self._link.send(kind(self.session, self._sent, *fields))
 

@@ -19,6 +19,7 @@ from ..profile import Profile
 from . import messages
 from .engine_life import EngineLife
 from .metrics import Metrics
+from .upbeat import Upbeat
 
 _HEARTBEATS = 4  # per reaper period: one may be late without harm
 _LAST_WORDS_S = 1.0  # how long a dead engine's last message may take to arrive
@@ -45,6 +46,7 @@ class EngineLink:
 
     def __init__(self, profile: Profile, folder: Path | None, clock: Clock) -> None:
         self.metrics = Metrics(profile)
+        self.upbeat = Upbeat(profile.beat.frame_s, clock)
         self.began = int(clock.wall())
         self.on_beat: Callable[[messages.Beat], None] | None = None  # somebody who watches
         self.draining = False  # no new calls: the server is about to end
@@ -68,7 +70,7 @@ class EngineLink:
 
     async def __aenter__(self) -> EngineLink:
         await self._life.begin(self._profile.model_dump(), self._folder, self._opened)
-        self._tasks = [asyncio.create_task(work) for work in (self._supervise(), self._live())]
+        self._tasks = [asyncio.create_task(work) for work in (self._supervise(), self._live(), self.upbeat.run())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -155,6 +157,7 @@ class EngineLink:
     def _mourn(self, how: str) -> None:
         """All calls are over, and those that asked to come in are refused."""
         self.deaths += 1
+        self.upbeat.stop()
         self._engine_state = "restarting"
         if not self._ready.done():
             self._ready.set_exception(MetronomeError(f"{how} before it was ready; see its last words above"))
@@ -163,6 +166,7 @@ class EngineLink:
         for _, answer in self._requests.values():
             if not answer.done():
                 answer.set_result(Refused("engine_dead"))
+        self._opened += len(self._requests)  # each may have been given a number that we never heard of
         self._requests.clear()
         for session, caller in tuple(self._callers.items()):
             caller.heed(messages.Ended(session, "engine_dead", how))
@@ -176,13 +180,12 @@ class EngineLink:
             case messages.Failed(text, exit_code):
                 self._has_failed(text, exit_code)
             case messages.Opened(request, session):
-                self._let_in(session, *self._requests.pop(request))
+                self._let_in(request, session)
             case messages.TurnedAway(request, reason, retry_after_s):
-                _, answer = self._requests.pop(request)
-                if not answer.done():
-                    answer.set_result(Refused(reason, retry_after_s))
+                self._turn_away(request, Refused(reason, retry_after_s))
             case messages.Beat():
                 self.metrics.beat(message)
+                self.upbeat.beat(message.tick.due)
                 if self.on_beat:
                     self.on_beat(message)
             case _:
@@ -205,9 +208,16 @@ class EngineLink:
         else:
             _log.error("the engine process could not be started again: %s", text)
 
-    def _let_in(
-        self, session: SessionId, caller: Caller, answer: asyncio.Future[SessionId | Refused]
-    ) -> None:
+    def _turn_away(self, request: int, why: Refused) -> None:
+        asked = self._requests.pop(request, None)
+        if asked and not asked[1].done():
+            asked[1].set_result(why)
+
+    def _let_in(self, request: int, session: SessionId) -> None:
+        asked = self._requests.pop(request, None)
+        if asked is None:
+            return  # the last words of an engine that is dead
+        caller, answer = asked
         self._opened = max(self._opened, session)
         self.metrics.opened += 1
         self._callers[session] = caller

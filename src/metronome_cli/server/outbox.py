@@ -30,6 +30,8 @@ class Outbox:
         self._metrics = metrics
         self._waiting: deque[bytes] = deque()
         self._more = asyncio.Event()
+        self._there = False  # a connection takes what is put
+        self._most = MAX_OUTGOING
         self._writer: asyncio.Task[None] | None = None
         self._close_code: int | None = None
         self._keep_bytes = 0
@@ -51,9 +53,9 @@ class Outbox:
             self._kept.append(data)
             self._kept_bytes += len(data)
             self._trim()
-        if self._writer is None and self._keep_bytes:
-            return True  # nobody is there; it is sent again when somebody is
-        if len(self._waiting) >= MAX_OUTGOING:
+        if not self._there and self._keep_bytes:
+            return True  # it is sent again when somebody is there
+        if len(self._waiting) >= self._most:
             return False
         self._waiting.append(data)
         self._more.set()
@@ -78,26 +80,33 @@ class Outbox:
             return None
         return list(self._kept)[len(self._kept) - missing :]
 
-    async def run(self, socket: WebSocket, first: list[bytes]) -> None:
-        """Write `first` and all that is put, until the connection ends."""
-        self._writer = asyncio.current_task()
-        self._close_code = None
+    def begin(self, first: list[bytes]) -> None:
+        """A connection is there; it is to get `first`, and from now on all that is put."""
+        self._there = True
+        if not self.ending:
+            self._close_code = None
         self._waiting.extendleft(reversed(first))
+        self._most = MAX_OUTGOING + len(first)
         self._more.set()
-        try:
-            while True:
-                await self._more.wait()
-                self._more.clear()
-                while self._waiting:
-                    data = self._waiting.popleft()
-                    self._metrics.bytes_out += len(data)
-                    await socket.send_text(data.decode())
-                if self._close_code is not None:
-                    await socket.close(self._close_code)
-                    return
-        finally:
-            self._writer = None
-            self._waiting.clear()
+
+    async def run(self, socket: WebSocket) -> None:
+        """Write all that waits and all that is put, until the connection is to be closed."""
+        self._writer = asyncio.current_task()
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while self._waiting:
+                data = self._waiting.popleft()
+                self._metrics.bytes_out += len(data)
+                await socket.send_text(data.decode())
+            if self._close_code is not None:
+                await socket.close(self._close_code)
+                return
+
+    def end(self) -> None:
+        """The connection is gone."""
+        self._there, self._writer = False, None
+        self._waiting.clear()
 
     def _leave(self, last: bytes | None, code: int) -> None:
         self._waiting.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from .. import wire
 from ..clock import Clock
 from ..errors import InputError
 from ..frame import HEARING_RATE, SessionId
-from ..profile import Profile
+from ..profile import Profile, Terms
 from . import messages
 from .access import EventRate
 from .conversation import Conversation
@@ -26,10 +27,12 @@ from .intake import Intake
 from .line import Line
 from .link import EngineLink
 from .outbox import MAX_OUTGOING, Outbox
-from .settings import Settings, info, initial, reply_tokens, typed, update
+from .settings import check_in_time, info, initial, reply_tokens, typed, update
 from .turns import Started, TurnDetector
 
-_GOODBYES = (1000, 1001)  # WebSocket close codes of a client that meant it
+_MOST_HELD_S = 0.2  # audio of one call that may wait for the upbeat
+_GOODBYES = (1000, 1001, 1005)  # WebSocket close codes of a client that meant it; 1005: it gave none
+_RESUMED = "_resumed"  # ends the id of the one event that is not counted
 
 _CLOSE_CODES = {
     "engine_dead": wire.CLOSE_ENGINE_DEAD,
@@ -54,12 +57,16 @@ class Call:
         self._metrics = link.metrics
         self._outbox = Outbox(link.metrics)
         self._line = Line(link, profile)
+        self._upbeat = link.upbeat
         self._conversation = Conversation(self._say)
         self._settings = initial(profile)
+        self._conversation.duplex = self._settings.detection.duplex
         self._intake = Intake(self._settings.rate)
         self._detector = TurnDetector(self._settings.detection.turns)
+        self._begun = False  # something was said or asked for
         self._appended = False  # audio since the last commit
-        self._unsettled: list[tuple[Settings, Settings]] = []  # before and after, as the engine is asked
+        self._agreed = self._settings.terms  # which the engine's session is held on
+        self._asked: deque[Terms] = deque()  # terms that the engine has not answered yet
         self._cancelling = 0  # cancels that the engine did not confirm yet
 
     @property
@@ -70,19 +77,25 @@ class Call:
     # ---- The connection ----
 
     async def hold(self, socket: WebSocket, again: list[bytes]) -> None:
-        """Serve an accepted connection until either side ends it; `again` is sent first."""
+        """Accept a connection and serve it until either side ends it; `again` is sent first."""
         self.parted.clear()
-        halves = [
-            asyncio.create_task(self._outbox.run(socket, again)),
-            asyncio.create_task(self._read(socket)),
-        ]
+        # Before anything is waited for: what is said from here on must not fall between `again` and it.
+        self._outbox.begin(again)
+        try:
+            await socket.accept()
+            await self._both_ways(socket)
+        finally:
+            self._outbox.end()
+            self.parted.set()
+
+    async def _both_ways(self, socket: WebSocket) -> None:
+        halves = [asyncio.create_task(self._outbox.run(socket)), asyncio.create_task(self._read(socket))]
         try:
             await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for half in halves:
                 half.cancel()
             results = await asyncio.gather(*halves, return_exceptions=True)
-            self.parted.set()
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, WebSocketDisconnect):
                 raise result
@@ -93,7 +106,7 @@ class Call:
         backlog = None if number is None or self.ended.is_set() else self._outbox.since(number)
         if backlog is None:
             return None
-        event_id = f"event_{self.session}_{number}_resumed"
+        event_id = f"event_{self.session}_{number}{_RESUMED}"
         hello = wire.SessionResumed(event_id=event_id, session=self._info(), replayed=len(backlog))
         return [wire.encode(hello), *backlog]
 
@@ -136,6 +149,8 @@ class Call:
     # ---- What the caller says ----
 
     def _take(self, event: wire.ClientEvent) -> None:
+        if not isinstance(event, wire.AudioAppend):
+            self.hand_on()  # it was said before this
         match event:
             case wire.AudioAppend(audio=pcm, event_id=event_id):
                 self._append(pcm, event_id)
@@ -146,6 +161,7 @@ class Call:
             case wire.ItemCreate(item=item, event_id=event_id):
                 text = typed(event, self._conversation.last_item)
                 self._line.say(messages.Text, text, event_id, size=len(text.encode()))
+                self._begun = True
                 self._conversation.typed(text, item.id)
             case wire.ResponseCreate(response=asked):
                 self._reply(asked)
@@ -156,30 +172,44 @@ class Call:
 
     def _update(self, asked: wire.SessionSettings, event_id: str | None) -> None:
         before, after = self._settings, update(self._settings, asked, self._profile)
+        if self._begun:
+            check_in_time(before, after)
+        self._line.check_room(0)  # what is taken is taken whole
         if after.rate != before.rate:
             self._listen(self._intake.finish(), None)
             self._intake = Intake(after.rate)
         self._detector.settings = after.detection.turns
         self._settings = after
         self._conversation.transcribing = after.transcription is not None
+        self._conversation.duplex = after.detection.duplex
         self._keep()
         if (after.detection.duplex, after.most_tokens) != (before.detection.duplex, before.most_tokens):
             self._tell_turns()
         if after.terms == before.terms:
             self._say(wire.SessionUpdated(event_id="", session=self._info()))
         else:
-            self._unsettled.append((before, after))
-            terms = after.terms.model_dump(exclude_none=True)
-            self._line.say(messages.Settle, terms, event_id)
+            self._asked.append(after.terms)
+            self._line.follow(messages.Settle, after.terms.model_dump(exclude_none=True), event_id)
 
     def _append(self, pcm: bytes, event_id: str | None) -> None:
         if len(pcm) % 2:
             cure = "PCM16 has two bytes a sample: send whole samples"
             raise InputError("odd_byte_count", "audio", f"{len(pcm)} bytes", cure)
-        self._line.check_room(2 * len(pcm) * HEARING_RATE // self._intake.rate)
+        seconds, intake = len(pcm) / 2 / self._intake.rate, self._intake
+        self._line.check_room(int((intake.held_s + seconds) * 4 * HEARING_RATE))
         self._appended = self._appended or len(pcm) > 0
-        self._conversation.audio(len(pcm) / 2 / self._intake.rate)
-        self._listen(self._intake.take(pcm), event_id)
+        self._conversation.audio(seconds)
+        if event_id is not None:
+            self.hand_on()  # what the engine refuses of this event is to be this event's alone
+        intake.put(pcm)
+        at_once = event_id is not None or self._detector.settings is not None or intake.held_s >= _MOST_HELD_S
+        if at_once or not self._upbeat.awaits(self):
+            self._listen(intake.take(), event_id)
+
+    def hand_on(self) -> None:
+        """Pass on the audio that is held back."""
+        if self._intake.held_s:
+            self._listen(self._intake.take(), None)
 
     def _listen(self, samples: NDArray[np.float32], event_id: str | None) -> None:
         """Pass the samples on, and act on the turns that end or begin in them."""
@@ -204,7 +234,7 @@ class Call:
         self._conversation.speech_stopped(at_ms)
         self._commit()
         if detection.create_response:
-            self._line.say(messages.Reply, self._settings.most_tokens)
+            self._line.follow(messages.Reply, self._settings.most_tokens)
             if not self._conversation.replying:
                 self._conversation.begin(self._settings.most_tokens, None)
 
@@ -212,6 +242,7 @@ class Call:
         if not self._appended:
             cure = "append audio first"
             raise InputError("input_audio_buffer_commit_empty", "input_audio_buffer", "empty", cure)
+        self._line.check_room(0)
         rest = self._intake.finish()
         self._hand_on(rest, event_id)
         self._detector.take(rest)  # its time counts; a turn that it ends is over anyway
@@ -219,45 +250,47 @@ class Call:
         self._commit()
 
     def _commit(self) -> None:
-        self._line.say(messages.Commit)
+        self._line.follow(messages.Commit)
         self._appended = False
         self._conversation.committed()
 
     def _clear(self) -> None:
+        self._line.say(messages.Clear)
         self._detector.take(self._intake.finish())
         self._detector.reset()
         self._appended = False
-        self._line.say(messages.Clear)
         self._conversation.cleared()
 
     def _reply(self, asked: wire.ResponseSettings | None) -> None:
         most = reply_tokens(asked, self._settings.most_tokens)
         self._line.check_room(0)  # what is begun must be asked for
         self._conversation.begin(most, asked.metadata if asked else None)
-        self._line.say(messages.Reply, most)
+        self._line.follow(messages.Reply, most)
+        self._begun = True
 
     def _cancel_asked(self, response_id: str | None, event_id: str | None) -> None:
         replying = self._conversation.replying
         if replying is None or response_id not in (None, replying):
-            # What was asked for and has not begun is called off all the same.
+            if response_id is None:  # what was asked for and has not begun is called off all the same
+                self._line.check_room(0)
+                self._cancel("client_cancelled")
             why = "no such reply is in progress; there is nothing to cancel"
             self._complain("response_cancel_not_active", why, None, event_id)
-            if response_id is not None:
-                return
-        self._cancel("client_cancelled")
+        else:
+            self._cancel("client_cancelled")  # whatever waits on the line: this must not wait for it
 
     def _cancel(self, reason: str) -> None:
-        self._line.say(messages.Cancel)
+        self._line.follow(messages.Cancel)
         # Words on their way belong to the cancelled reply: none is passed on until the engine confirms.
         self._cancelling += 1
         self._conversation.finish("cancelled", reason)
 
     def _hand_on(self, samples: NDArray[np.float32], event_id: str | None) -> None:
         if len(samples):
-            self._line.say(messages.Audio, samples.tobytes(), event_id, size=samples.nbytes)
+            self._line.follow(messages.Audio, samples.tobytes(), event_id, size=samples.nbytes)
 
     def _tell_turns(self) -> None:
-        self._line.say(messages.Turns, self._settings.detection.duplex, self._settings.most_tokens)
+        self._line.follow(messages.Turns, self._settings.detection.duplex, self._settings.most_tokens)
 
     # ---- What the engine says ----
 
@@ -274,8 +307,7 @@ class Call:
             case messages.Heard(_, text, overs, tokens):
                 self._conversation.heard(text, overs, tokens)
             case messages.ReplyLost():
-                why = "the KV pool had no block for this session"
-                self._conversation.finish("failed", None, _detail("server_error", "kv_pool_full", why))
+                self._reply_lost()
             case messages.FrameDone(_, mark, event):
                 self._line.taken = mark
                 if self._settings.ticks:
@@ -291,7 +323,7 @@ class Call:
             case messages.Cancelled():
                 self._cancelling -= 1
             case messages.Settled():
-                self._unsettled.pop(0)
+                self._agreed = self._asked.popleft()
                 self._say(wire.SessionUpdated(event_id="", session=self._info()))
             case messages.Rejected(_, code, field, why, event_id):
                 if field.startswith("session"):
@@ -302,8 +334,17 @@ class Call:
 
     def _unsettle(self) -> None:
         """The engine would not have the terms: the session stays on those it had."""
-        before, _ = self._unsettled.pop(0)
-        self._settings = replace(self._settings, terms=before.terms)
+        self._asked.popleft()
+        terms = self._asked[-1] if self._asked else self._agreed
+        self._settings = replace(self._settings, terms=terms)
+
+    def _reply_lost(self) -> None:
+        if self._cancelling:
+            return  # it was called off
+        if not self._conversation.replying:  # asked for by a turn that ended while another went on
+            self._conversation.begin(self._settings.most_tokens, None)
+        why = "the KV pool had no block for this session"
+        self._conversation.finish("failed", None, _detail("server_error", "kv_pool_full", why))
 
     # ---- Events out ----
 
@@ -333,7 +374,8 @@ class Call:
         self._outbox.keep(self._profile.server.replay_bytes if self.token else 0)
 
     def _info(self) -> wire.SessionInfo:
-        return info(self._settings, self._profile, f"sess_{self.session}", self.token)
+        settings = replace(self._settings, terms=self._agreed)
+        return info(settings, self._profile, f"sess_{self.session}", self.token)
 
 
 def _detail(
@@ -343,6 +385,6 @@ def _detail(
 
 
 def _number_of(event_id: str, session: SessionId) -> int | None:
-    """Which of a session's events an id names."""
-    head, _, number = event_id.rpartition("_")
+    """Which of a session's events an id names; a connection that took it up goes by the one before."""
+    head, _, number = event_id.removesuffix(_RESUMED).rpartition("_")
     return int(number) if head == f"event_{session}" and number.isdecimal() and len(number) < 20 else None

@@ -18,7 +18,8 @@ from ..profile import Profile, Terms
 from .turns import TurnSettings
 
 SERVER_VAD, FULL_DUPLEX = "server_vad", "full_duplex"
-MOST_METADATA = 16  # pairs of a reply's metadata, as OpenAI has it
+MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512  # of a reply's metadata, as OpenAI has it
+LONGEST_ID = 64  # characters of an item's id: it comes back in later events
 MOST_INSTRUCTIONS = 16_384  # characters
 
 _INPUT = "session.audio.input"
@@ -109,6 +110,23 @@ def info(settings: Settings, profile: Profile, session: str, resume_token: str |
     )
 
 
+def check_in_time(before: Settings, after: Settings) -> None:
+    """InputError when other terms are asked for; a session keeps those that it began on."""
+    if after.terms != before.terms:
+        other = after.terms.instructions != before.terms.instructions
+        field_name = "session.instructions" if other else "session.metronome"
+        cure = "a session keeps what it began with: ask before the first audio, text or reply"
+        raise InputError("session_started", field_name, "changed", cure)
+
+
+def unmet(error: ProfileError, terms: Terms) -> InputError:
+    """What the profile has against a session's terms, in the words of the one who asked for them."""
+    section, _, name = error.field.partition(".")
+    if section == "window" and name in Terms.model_fields:
+        return InputError("invalid_value", f"session.metronome.{name}", error.value, error.cure)
+    return InputError("invalid_value", "session.metronome.window", terms.window, f"it does not fit: {error}")
+
+
 def reply_tokens(asked: wire.ResponseSettings | None, otherwise: int) -> int:
     """Most tokens of the reply that a `response.create` asks for; InputError for what it cannot have."""
     if asked is None:
@@ -126,10 +144,7 @@ def reply_tokens(asked: wire.ResponseSettings | None, otherwise: int) -> int:
             asked.conversation,
             'leave it out, or use "auto"',
         )
-    if len(asked.metadata or {}) > MOST_METADATA:
-        raise InputError(
-            "invalid_value", "response.metadata", f"{len(asked.metadata or {})} pairs", f"use {MOST_METADATA}"
-        )
+    _check_metadata(asked.metadata or {})
     if asked.max_output_tokens is None:
         return otherwise
     return _tokens(asked.max_output_tokens, "response.max_output_tokens")
@@ -144,6 +159,8 @@ def typed(event: wire.ItemCreate, last_item: str | None) -> str:
         raise InputError(
             "unsupported_item", "item.role", item.role[:60], 'use "user"; set instructions for the session'
         )
+    if item.id is not None and not 1 <= len(item.id) <= LONGEST_ID:
+        raise InputError("invalid_value", "item.id", item.id[:60], f"use 1 to {LONGEST_ID} characters")
     if event.previous_item_id not in (None, last_item):
         cure = "items can only be added at the end: leave it out"
         raise InputError("unsupported_parameter", "previous_item_id", event.previous_item_id, cure)
@@ -152,6 +169,13 @@ def typed(event: wire.ItemCreate, last_item: str | None) -> str:
             field_name = f"item.content[{number}].type"
             raise InputError("unsupported_content", field_name, part.type[:60], 'use "input_text"')
     return "\n".join(part.text or "" for part in item.content)
+
+
+def _check_metadata(asked: dict[str, str]) -> None:
+    too_long = any(len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE for key, value in asked.items())
+    if len(asked) > MOST_METADATA or too_long:
+        limits = f"use at most {MOST_METADATA} keys of {LONGEST_KEY} characters and values of {LONGEST_VALUE}"
+        raise InputError("invalid_value", "response.metadata", f"{len(asked)} pairs", limits)
 
 
 def _check_modalities(asked: list[str] | None, where: str) -> None:
@@ -252,6 +276,5 @@ def _terms(now: Terms, ours: wire.MetronomeSettings, instructions: str | None, p
             "invalid_value", f"session.metronome.{name}", problem["input"], problem["msg"]
         ) from None
     except ProfileError as error:
-        field_name = error.field.replace("window.", "session.metronome.", 1)
-        raise InputError("invalid_value", field_name, error.value, error.cure) from None
+        raise unmet(error, terms) from None
     return terms
