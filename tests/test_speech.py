@@ -152,3 +152,12 @@ def test_ends_and_share_of_speech_count_only_what_was_given_out() -> None:
     spoken = np.count_nonzero(play(Stream(clips(2.0), seed=3), 1000))
     assert stream.speech_share == pytest.approx(spoken / stream.sent)
     assert 0.6 < stream.speech_share < 0.95
+
+
+def test_gaps_are_as_long_as_they_are_asked_to_be() -> None:
+    stream = Stream([Clip("a", np.full(RATE, 0.5, np.float32))], seed=1, gap_s=(0.3, 0.3))
+    while stream.sent < 10 * RATE:
+        stream.packet()
+    gaps = [passage.stop - passage.start for passage in stream.passages if passage.clip is None]
+    assert len(gaps) >= 6
+    assert set(gaps) == {int(0.3 * RATE)}

@@ -6,11 +6,13 @@ Ignores: sockets, clocks and events; whoever plays a stream decides when a packe
 
 from __future__ import annotations
 
+import io
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -53,6 +55,11 @@ def read_clips(folder: Path) -> list[Clip]:
     return [Clip(path.name, _read_audio(path), script.get(path.name)) for path in files]
 
 
+def decode_clip(name: str, file: bytes, text: str | None = None) -> Clip:
+    """The clip in the bytes of an audio file, at any rate and channel count."""
+    return Clip(name, _read_audio(Path(name), io.BytesIO(file)), text)
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """One stretch of a stream, in samples from its start. A gap has no clip.
@@ -70,13 +77,16 @@ class Stream:
     """One caller's endless speech: all clips in a seeded order, again and again, with gaps between them.
 
     `caller` makes each stream of one seed its own: another order, other gaps, another place in the
-    first clip to begin at.
+    first clip to begin at. `gap_s`: the shortest and the longest gap.
     """
 
-    def __init__(self, clips: Sequence[Clip], seed: int, caller: int = 0) -> None:
+    def __init__(
+        self, clips: Sequence[Clip], seed: int, caller: int = 0, gap_s: tuple[float, float] = GAP_S
+    ) -> None:
         if not clips:
             raise ValueError("a stream needs at least one clip")
         self._clips = clips
+        self._gap_s = gap_s
         self._random = np.random.default_rng((seed, caller))
         self._coming: list[Clip] = []
         self._ahead: NDArray[np.float32] = np.zeros(0, np.float32)
@@ -113,7 +123,7 @@ class Stream:
     def _next_passage(self) -> NDArray[np.float32]:
         """Append a clip after a gap and a gap after a clip; the first clip begins anywhere in itself."""
         if self.passages and self.passages[-1].clip is not None:
-            gap = np.zeros(int(self._random.uniform(*GAP_S) * RATE), np.float32)
+            gap = np.zeros(int(self._random.uniform(*self._gap_s) * RATE), np.float32)
             return self._append(gap, None, None)
         if not self._coming:
             self._coming = [self._clips[i] for i in self._random.permutation(len(self._clips))]
@@ -152,9 +162,9 @@ def _read_script(path: Path) -> dict[str, str | None]:
     return script
 
 
-def _read_audio(path: Path) -> NDArray[np.float32]:
+def _read_audio(path: Path, contents: BinaryIO | None = None) -> NDArray[np.float32]:
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        samples, rate = soundfile.read(contents or path, dtype="float32", always_2d=True)
     except (OSError, RuntimeError) as error:
         raise FieldError(str(path), path.name, f"not readable as audio ({error})") from None
     mono: NDArray[np.float32] = samples.mean(axis=1)

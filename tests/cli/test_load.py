@@ -6,7 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ import soundfile
 import typer
 
 from metronome_cli.cli.load import parse_seconds
+from metronome_cli.cli.load_options import plan_of
 from metronome_cli.cli.local_server import serving
+from metronome_cli.cli.main import main
 from metronome_cli.clock import SystemClock
+from tests.load.fakes import OpenAIServer, served
 
 PROFILE = """
 [model]
@@ -48,6 +52,26 @@ def speech(tmp_path: Path) -> Path:
     return folder
 
 
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """The command line in this process: starting one costs more than most of what is tested."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["metronome", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Done(left.value.code if isinstance(left.value.code, int) else 0, *capfd.readouterr())
+
+    return run
+
+
 def metronome(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "metronome_cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -71,16 +95,18 @@ def test_the_report_is_one_json_document_and_the_run_folder_is_whole(
     assert json.loads((folder / "report.json").read_text()) == report
 
 
-def test_a_run_can_be_shown_and_drawn_again(server: str, speech: Path, tmp_path: Path) -> None:
+def test_a_run_can_be_shown_and_drawn_again(
+    server: str, speech: Path, tmp_path: Path, here: Callable[..., Done]
+) -> None:
     runs = tmp_path / "runs"
-    done = metronome("load", server, "--duration", "1s", "--spread", "0s", "--speech", speech, "--out", runs)
+    done = here("load", server, "--duration", "1s", "--spread", "0s", "--speech", speech, "--out", runs)
     assert done.returncode == 3  # four calls, of which the server takes two
     assert "2 max_sessions" in done.stdout
     [folder] = runs.iterdir()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     for name in ("summary.md", "load.png"):
         (folder / name).unlink()
-    again = metronome("report", folder)
+    again = here("report", folder)
     assert again.returncode == 0
     assert again.stdout == done.stdout
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
@@ -117,9 +143,9 @@ def wait_for_records(runs: Path) -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "http://nowhere.invalid"])
 def test_an_unreachable_server_is_exit_code_4_and_leaves_no_folder(
-    speech: Path, tmp_path: Path, address: str
+    speech: Path, tmp_path: Path, address: str, here: Callable[..., Done]
 ) -> None:
-    done = metronome("load", address, "--duration", "3s", "--speech", speech, "--out", tmp_path / "runs")
+    done = here("load", address, "--duration", "3s", "--speech", speech, "--out", tmp_path / "runs")
     assert done.returncode == 4
     assert done.stdout == ""
     assert "cannot call ws://" in done.stderr
@@ -134,27 +160,115 @@ def test_an_unreachable_server_is_exit_code_4_and_leaves_no_folder(
         (("--sessions", "0"), "sessions"),
         (("--speech", "nothing-by-that-name"), "nothing-by-that-name"),
         (("--duration", "1s", "--spread", "2s"), "duration"),
+        (("--sessions", "2", "--offer", "5"), "offer"),
+        (("--call-length", "gauss:3s"), "call-length"),
+        (("--arrivals", "poisson"), "arrival-rate"),
+        (("--protocol", "vllm"), "model"),
+        (("--speech", "dataset:/nowhere"), "dataset:/nowhere"),
+        (("--api-key-file", "/nowhere/key"), "api-key-file"),
+        (("--find-n", "--resume", "/nowhere"), "resume"),
         (("gopher://example.org",), "gopher"),
     ],
 )
 def test_wrong_use_is_exit_code_2_and_names_the_option(
-    options: tuple[str, ...], said: str, tmp_path: Path
+    options: tuple[str, ...], said: str, tmp_path: Path, here: Callable[..., Done]
 ) -> None:
-    done = metronome("load", *options, "--out", tmp_path / "runs")
+    done = here("load", *options, "--out", tmp_path / "runs")
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_folder_that_is_no_run_is_exit_code_2(tmp_path: Path) -> None:
-    done = metronome("report", tmp_path)
+def test_a_folder_that_is_no_run_is_exit_code_2(tmp_path: Path, here: Callable[..., Done]) -> None:
+    done = here("report", tmp_path)
     assert done.returncode == 2
     assert "report.json" in done.stderr
 
 
+def test_a_server_that_cannot_be_measured_is_exit_code_3_and_says_what_is_missing(
+    speech: Path, tmp_path: Path, here: Callable[..., Done]
+) -> None:
+    options = (
+        "--sessions",
+        1,
+        "--duration",
+        "2s",
+        "--speech",
+        speech,
+        "--talk",
+        "400ms",
+        "--silence",
+        "400ms",
+    )
+    with served(OpenAIServer()) as url:
+        done = here("load", url, *options, "--out", tmp_path / "runs")
+        judged = here("load", url, *options, "--budget", "2s", "--out", tmp_path / "runs")
+    assert done.returncode == 3
+    assert "not measurable" in done.stdout
+    assert "give a --budget" in " ".join(done.stdout.split())
+    assert judged.returncode == 0
+
+
+def test_runs_stand_side_by_side_in_one_table_and_one_picture(
+    server: str, speech: Path, tmp_path: Path, here: Callable[..., Done]
+) -> None:
+    runs = tmp_path / "runs"
+    for sessions in (1, 2):
+        options = ("--sessions", sessions, "--duration", "1s", "--spread", "0s", "--speech", speech)
+        here("load", server, *options, "--out", runs)
+    folders = sorted(runs.iterdir())
+    done = here("report", *folders)
+    assert done.returncode == 0
+    [opened] = [line.split() for line in done.stdout.splitlines() if "calls opened" in line]
+    assert [cell for cell in opened if cell.isdecimal()] == ["1", "2"]
+    assert (runs / "comparison.png").exists()
+    again = here("report", *folders, "--json", "--picture", tmp_path / "mine.png")
+    assert list(json.loads(again.stdout)) == [folder.name for folder in folders]
+    assert (tmp_path / "mine.png").exists()
+
+
+def test_a_full_disk_costs_the_files_and_never_the_table(server: str, speech: Path, tmp_path: Path) -> None:
+    options = ["--sessions", "2", "--duration", "1500ms", "--spread", "0s", "--speech", str(speech)]
+    command = [
+        sys.executable,
+        "-m",
+        "metronome_cli",
+        "load",
+        server,
+        *options,
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    # No file may grow beyond 2000 bytes: to a program the same as a disk that is full.
+    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
+    done = subprocess.run(
+        [sys.executable, "-c", limited + "os.execv(sys.argv[1], sys.argv[1:])", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "freshness, first token" in done.stdout
+    assert "calls refused" in done.stdout
+    assert "run folder is not whole" in " ".join(done.stdout.split())
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_key_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("# the staging server\n\nsk-file\n")
+    typed = {"url": "127.0.0.1", "sessions": None, "offer": 3, "duration": 9.0, "seed": 0, "spread": None}
+    rest = {"arrival_rate": None, "talk": None, "silence": None, "budget": None, "api_key_file": file}
+    words = {"arrivals": "constant", "call_length": None, "cancel_rate": 0.0, "vanish_rate": 0.0}
+    plan = plan_of({**typed, **rest, **words, "protocol": "auto", "model": ""})
+    assert plan.api_key == "sk-file"
+    assert (plan.sessions, plan.redial) == (3, False)
+    assert "sk-file" not in str(plan.settings())
+
+
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("0s", 0)]
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("250ms", 0.25), ("1.5m", 90), ("1h", 3600), ("0s", 0)]
 )
 def test_lengths_of_time_are_read_in_any_unit(text: str, seconds: float) -> None:
     assert parse_seconds(text) == seconds

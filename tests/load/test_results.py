@@ -1,111 +1,17 @@
-"""Arithmetic on records: freshness, silence, buckets, limits."""
+"""What a run's figures come to: limits, cadence, notes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from metronome_cli.clock import VirtualClock
 from metronome_cli.load import results
-from metronome_cli.load.call import Call
-from metronome_cli.load.frames import CallFrames
-from metronome_cli.load.runner import Plan, Run
-from metronome_cli.speech import RATE, Clip, Stream
-from metronome_cli.trace import TickRecord
+from metronome_cli.load.call import Cancel
 
-
-def a_call(number: int = 0) -> Call:
-    stream = Stream([Clip("a.wav", np.full(2 * RATE, 0.5, np.float32))], seed=1)
-    call = Call(number, stream, VirtualClock(), lambda *_: None)
-    call.fate, call.frames = "done", CallFrames(number, start=0.0)
-    return call
-
-
-def a_run(told: Any, dues: list[float], end: float, **frame: Any) -> Run:
-    """One call whose frames were due at `dues`, at a period of 2 s, and ended at `end`."""
-    call = a_call()
-    if dues:
-        call.beats, call.last_beat, call.ended = (0, len(dues) - 1), dues[-1] + 0.5, end
-    run = Run(Plan("127.0.0.1:1", 1, 60.0), 0.0, [call], end=end, period_s=2.0 if dues else None)
-    run.frames = [told.frame(due, **frame) for due in dues]
-    return run
-
-
-def test_freshness_counts_from_the_due_time_to_the_first_and_to_the_last_token(told: Any) -> None:
-    fresh = results.freshness([told.frame(2.0, 0.3), told.frame(4.0, 0.5), told.frame(6.0, None)])
-    assert fresh is not None
-    assert fresh["first_s"]["p50"] == pytest.approx(0.4)
-    assert fresh["last_s"]["p50"] == pytest.approx(0.5)
-
-
-def test_the_callers_own_lateness_is_in_what_it_felt_and_not_in_what_the_server_took(told: Any) -> None:
-    fresh = results.freshness([told.frame(2.0, 0.7, lag=0.4)])
-    assert fresh is not None
-    assert fresh["first_s"]["p50"] == pytest.approx(0.7)
-    assert fresh["first_less_lag_s"]["p50"] == pytest.approx(0.3)
-
-
-def test_frames_without_a_token_have_no_freshness(told: Any) -> None:
-    assert results.freshness([told.frame(2.0, None)]) is None
-
-
-def test_silence_begins_with_the_first_frame_after_the_last_one_that_lived(told: Any) -> None:
-    alive = [told.frame(due, session=s) for s in (0, 1) for due in (2.0, 4.0)]
-    # Session 1 lives one frame longer; single stalls before that are no silence.
-    alive += [told.frame(6.0, None, session=0, stalled=True), told.frame(6.1, session=1)]
-    dead = [told.frame(due, None, session=s, stalled=True) for s in (0, 1) for due in (8.0, 10.0, 12.0, 14.0)]
-    assert results.silence(alive + dead, end=16.0, period_s=2.0) == pytest.approx(8.0)
-    assert results.silence(alive + dead, end=16.0, period_s=2.0, start=3.0) == pytest.approx(5.0)
-
-
-def test_one_session_that_still_speaks_breaks_the_silence(told: Any) -> None:
-    frames = [told.frame(due, None, session=0, stalled=True) for due in range(2, 60, 2)]
-    frames += [told.frame(due, session=1) for due in range(2, 60, 2)]
-    assert results.silence(frames, end=60.0, period_s=2.0) is None
-
-
-def test_a_session_that_listens_is_not_silent_but_one_that_stalls_while_listening_is(told: Any) -> None:
-    def listening(stalled: bool) -> list[Any]:
-        return [told.frame(due, None, speaking=False, stalled=stalled) for due in range(2, 60, 2)]
-
-    assert results.silence(listening(stalled=False), end=60.0, period_s=2.0) is None
-    assert results.silence(listening(stalled=True), end=60.0, period_s=2.0) == pytest.approx(2.0)
-
-
-def test_a_server_that_stops_telling_ticks_is_silent_too(told: Any) -> None:
-    frames = [told.frame(due) for due in (2.0, 4.0, 6.0)]
-    assert results.silence(frames, end=60.0, period_s=2.0) == pytest.approx(8.0)
-
-
-def test_the_last_frame_of_a_healthy_run_is_not_taken_for_silence(told: Any) -> None:
-    frames = [told.frame(due) for due in range(2, 58, 2)]
-    assert results.silence(frames, end=60.0, period_s=2.0) is None
-
-
-def test_without_tick_events_nobody_can_speak_of_silence() -> None:
-    assert results.silence([], end=60.0, period_s=None) is None
-
-
-def test_a_frame_counts_in_the_bucket_in_which_it_was_due(told: Any) -> None:
-    frames = [told.frame(9.99, 3.0), told.frame(10.0, 0.5), told.frame(20.0, None, stalled=True)]
-    ticks = [
-        TickRecord(tick=n, due=t, start=t, done=t, kv_leased=n, kv_total=4) for n, t in enumerate((3, 12, 14))
-    ]
-    found = results.buckets(frames, ticks, start=0.0, elapsed_s=24.0)
-    assert [(b["from_s"], b["to_s"], b["frames"], b["stalled"]) for b in found] == [
-        (0.0, 10.0, 1, 0),
-        (10.0, 20.0, 1, 0),
-        (20.0, 24.0, 1, 1),
-    ]
-    assert [b["occupancy"] for b in found] == [0.0, 0.5, None]
-    assert found[0]["freshness"]["first_s"]["p50"] == pytest.approx(3.0)
-
-
-def test_hanging_up_is_no_bucket_of_its_own(told: Any) -> None:
-    found = results.buckets([told.frame(20.0)], [], start=0.0, elapsed_s=20.03)
-    assert [(b["to_s"], b["frames"]) for b in found] == [(10.0, 0), (20.0, 1)]
+from .runs import a_call, a_run
 
 
 def test_a_due_frame_that_was_never_told_lowers_the_cadence(told: Any) -> None:
@@ -113,18 +19,6 @@ def test_a_due_frame_that_was_never_told_lowers_the_cadence(told: Any) -> None:
     hung = results.summarise(a_run(told, [2.0, 4.0, 6.0, 8.0], end=16.6))
     assert healthy["frames"]["cadence"] == 1.0
     assert (hung["frames"]["due"], hung["frames"]["cadence"]) == (8, 0.5)
-
-
-def test_the_wait_after_speech_ends_at_the_first_token_before_speech_ends_again() -> None:
-    call = a_call()
-    for _ in range(1000):
-        call.stream.packet()
-    assert call.frames is not None
-    ends = call.stream.speech_ends()
-    for at in (ends[0] - 0.1, ends[0] + 0.25, ends[0] + 0.3, ends[2] + 0.5):
-        call.frames.token(at, "x")
-    waits = results.waits_after_speech(call)
-    assert waits == pytest.approx([0.25, 0.5])
 
 
 def test_a_healthy_run_is_held(told: Any) -> None:
@@ -139,6 +33,7 @@ def test_a_healthy_run_is_held(told: Any) -> None:
         ({"fresh": 2.5}, "freshness to the last token, p99 (s)"),
         ({"fresh": 1.95}, "freshness to the last token, p99 (s)"),  # the last token is 0.1 s later
         ({"fresh": None, "stalled": True}, "moment of silence (s)"),
+        ({"fresh": None, "stalled": True}, "cadence (frames delivered / due)"),
     ],
 )
 def test_a_missed_limit_is_named(told: Any, frame: dict[str, Any], missed: str) -> None:
@@ -163,7 +58,7 @@ def test_refused_and_lost_calls_miss_a_limit(told: Any) -> None:
 def test_a_server_without_tick_events_is_not_measurable_rather_than_fine(told: Any) -> None:
     found = results.summarise(a_run(told, [], end=60.0))
     assert found["freshness"] is None
-    assert [limit["held"] for limit in found["limits"][2:]] == [None, None]
+    assert [limit["held"] for limit in found["limits"][2:]] == [None, None, None]
     assert not results.held(found)
     assert "not measurable" in results.notes(found)[0]
 
@@ -174,3 +69,69 @@ def test_a_caller_that_is_late_itself_says_so(told: Any) -> None:
     assert frames is not None
     frames.sent(0, frames.due(0) + 0.5)
     assert "the caller itself was late" in results.notes(results.summarise(run))[0]
+
+
+def test_a_server_that_skips_beats_misses_its_cadence_however_fresh_the_rest_is(told: Any) -> None:
+    run = a_run(told, list(np.arange(2.0, 58.0, 2.0)), end=59.0)
+    run.calls[0].beats = (0, 29)  # thirty beats, of which twenty-eight were told
+    found = results.summarise(run)
+    assert [limit["name"] for limit in found["limits"] if not limit["held"]] == [
+        "cadence (frames delivered / due)"
+    ]
+
+
+def test_a_budget_of_the_users_own_stands_in_for_the_frame(told: Any) -> None:
+    run = a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0, fresh=0.5)
+    run.plan = replace(run.plan, budget_s=0.4)
+    found = results.summarise(run)
+    assert [(limit["limit"], limit["held"]) for limit in found["limits"] if "freshness" in limit["name"]] == [
+        (0.4, False)
+    ]
+
+
+def test_with_a_budget_a_server_without_ticks_is_judged_by_the_time_after_speech(told: Any) -> None:
+    run = a_run(told, [], end=60.0)
+    run.plan = replace(run.plan, budget_s=0.4)
+    call = run.calls[0]
+    for _ in range(1000):
+        call.stream.packet()
+    assert call.frames is not None
+    call.frames.token(call.stream.speech_ends()[0] + 0.3, "x")
+    found = results.summarise(run)
+    assert found["limits"][-1] == {
+        "name": results.JUDGED_BY_SPEECH,
+        "limit": 0.4,
+        "measured": pytest.approx(0.3),
+        "held": True,
+    }
+    assert results.held(found)
+    assert "not measurable" in results.notes(found)[0]
+
+
+def test_what_a_cancelled_reply_still_says_is_counted_and_timed(told: Any) -> None:
+    run = a_run(told, [2.0, 4.0], end=5.0)
+    run.calls[0].cancels = {"a": Cancel("a", 2.5, last=2.75), "b": Cancel("b", 4.0)}
+    found = results.summarise(run)["cancels"]
+    assert (found["sent"], found["went_on"]) == (2, 1)
+    assert found["went_on_s"]["p50"] == pytest.approx(0.25)
+
+
+def test_the_key_of_a_server_never_comes_into_a_report(told: Any) -> None:
+    run = a_run(told, [2.0, 4.0], end=5.0)
+    run.plan = replace(run.plan, api_key="sk-secret")
+    assert "sk-secret" not in repr(results.summarise(run)) + repr(run.plan)
+
+
+def test_calls_that_would_have_come_after_the_end_are_not_passed_over(told: Any) -> None:
+    run = a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0)
+    run.plan = replace(run.plan, sessions=5, rate_hz=0.01)
+    assert results.notes(results.summarise(run)) == ["4 calls would have come after the end of the run"]
+
+
+def test_how_much_of_a_call_was_speech_stands_beside_its_figures(told: Any) -> None:
+    run = a_run(told, [2.0, 4.0], end=5.0)
+    assert results.summarise(run)["speech_share"] is None
+    stream = run.calls[0].stream
+    for _ in range(500):
+        stream.packet()
+    assert results.summarise(run)["speech_share"] == pytest.approx(stream.speech_share)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection
 
 from metronome_cli import wire
 from metronome_cli.cli.local_server import serving
 from metronome_cli.clock import SystemClock
-from metronome_cli.errors import ProfileError, TargetUnreachable
-from metronome_cli.load import results
+from metronome_cli.errors import TargetUnreachable
+from metronome_cli.load import caller, results
+from metronome_cli.load.lengths import Length
 from metronome_cli.load.runner import Glance, Plan, Run, run_load
+from metronome_cli.load.saturation import doomed
 from metronome_cli.runtime.recorder import Recorder
-from metronome_cli.speech import PACKET_SAMPLES, Clip, Stream
+from metronome_cli.speech import PACKET_SAMPLES, RATE, Clip, Stream
 from metronome_cli.trace import FrameRecord, TickRecord, read_records
+
+from .fakes import served
+
+_CREATED = wire.SessionCreated(
+    event_id="e",
+    session=wire.SessionInfo(
+        id="sess_1", model="m", audio=wire.AudioSettings(), metronome=wire.MetronomeInfo(frame_s=0.1)
+    ),
+)
 
 
 def run(
@@ -37,33 +46,16 @@ def run(
         recorder.close()
 
 
-@contextmanager
-def served(handler: Callable[[ServerConnection], Awaitable[None]]) -> Iterator[str]:
-    """A small WebSocket server in a thread of its own."""
-    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-    port = []
-
-    async def main() -> None:
-        async with serve(handler, "127.0.0.1", 0) as server:
-            port.append(server.sockets[0].getsockname()[1])
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield f"ws://127.0.0.1:{port[0]}"
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
+@pytest.fixture(scope="module")
+def met(server: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A healthy run of three calls, and the folder with its records."""
+    folder = tmp_path_factory.mktemp("met")
+    tone = np.sin(np.arange(3 * RATE, dtype=np.float32) / 6)
+    return run(Plan(server, 3, 2.0, seed=1), [Clip("tone.wav", tone)], folder), folder
 
 
-def test_every_frame_of_every_call_is_met_and_written_down(
-    server: str, clips: list[Clip], tmp_path: Path
-) -> None:
-    done = run(Plan(server, 3, 3.0, seed=1, spread_s=0.25), clips, tmp_path)
+def test_every_frame_of_every_call_is_met_and_written_down(met: tuple[Run, Path]) -> None:
+    done, folder = met
     found = results.summarise(done)
     assert found["frame_s"] == pytest.approx(0.25)
     assert found["calls"]["opened"] == found["calls"]["done"] == 3
@@ -74,16 +66,14 @@ def test_every_frame_of_every_call_is_met_and_written_down(
         # The server's count of this call's frames, none missed; one may close before ticks are asked for.
         assert counts[0] <= 1
         assert counts == list(range(counts[0], counts[0] + len(counts)))
-    assert list(read_records(tmp_path / "frames.jsonl", FrameRecord)) != []
-    written = sorted(f.due for f in read_records(tmp_path / "frames.jsonl", FrameRecord))
+    assert list(read_records(folder / "frames.jsonl", FrameRecord)) != []
+    written = sorted(f.due for f in read_records(folder / "frames.jsonl", FrameRecord))
     assert written == sorted(frame.due for frame in done.frames)
-    assert [t.tick for t in read_records(tmp_path / "trace.jsonl", TickRecord)] == [
-        t.tick for t in done.ticks
-    ]
+    assert [t.tick for t in read_records(folder / "trace.jsonl", TickRecord)] == [t.tick for t in done.ticks]
 
 
-def test_no_token_is_older_than_the_sound_that_it_answers(server: str, clips: list[Clip]) -> None:
-    done = run(Plan(server, 2, 2.0, spread_s=0.25), clips)
+def test_no_token_is_older_than_the_sound_that_it_answers(met: tuple[Run, Path]) -> None:
+    done, _ = met
     spoken = [frame for frame in done.frames if frame.first is not None and frame.audio_end_ms > 0]
     assert spoken != []
     # The server took the samples only after we sent them, and we send none before it is due.
@@ -93,7 +83,7 @@ def test_no_token_is_older_than_the_sound_that_it_answers(server: str, clips: li
 def test_calls_beyond_the_cap_are_counted_as_refused_with_the_servers_reason(
     server: str, clips: list[Clip]
 ) -> None:
-    found = results.summarise(run(Plan(server, 5, 2.0, spread_s=0.25), clips))
+    found = results.summarise(run(Plan(server, 5, 1.0, spread_s=0.25), clips))
     assert found["calls"]["refused"] == {"max_sessions": 2}
     assert found["calls"]["opened"] == 3
     assert not results.held(found)
@@ -102,7 +92,7 @@ def test_calls_beyond_the_cap_are_counted_as_refused_with_the_servers_reason(
 def test_an_unbounded_pool_falls_silent_and_the_moment_is_reported(profile: str, clips: list[Clip]) -> None:
     # So small a pool is full early in the run even where beats are skipped.
     with serving(["--profile", profile, "--no-record", "--policy", "unbounded", "--blocks", "12"]) as url:
-        done = run(Plan(url, 3, 8.0, spread_s=0.25, arm="unbounded"), clips)
+        done = run(Plan(url, 3, 5.5, spread_s=0.25, arm="unbounded"), clips)
     found = results.summarise(done)
     assert found["silence_at_s"] is not None
     moment = done.start + found["silence_at_s"]
@@ -170,6 +160,7 @@ def test_what_arrives_is_the_seeded_stream_at_16_khz_with_ticks_asked_for(clips:
     async def listen(line: ServerConnection) -> None:
         mine: list[wire.ClientEvent] = []
         heard.append(mine)
+        await line.send(wire.encode(_CREATED), text=True)
         async for message in line:
             mine.append(wire.decode_client_event(message))
 
@@ -183,6 +174,7 @@ def test_what_arrives_is_the_seeded_stream_at_16_khz_with_ticks_asked_for(clips:
         audio, extension = settings.session.audio, settings.session.metronome
         assert audio is not None
         assert audio.input is not None
+        assert audio.input.turn_detection == wire.TurnDetection(type="full_duplex")
         assert audio.input.format == wire.AudioFormat(type="audio/pcm", rate=16_000)
         assert extension == wire.MetronomeSettings(ticks=True)
         sound = [event.audio for event in packets if isinstance(event, wire.AudioAppend)]
@@ -191,49 +183,101 @@ def test_what_arrives_is_the_seeded_stream_at_16_khz_with_ticks_asked_for(clips:
     assert callers == {0, 1, 2}
 
 
-async def speak_without_ticks(line: ServerConnection) -> None:
-    """A server of somebody else's: it answers, knows no tick events, and objects to our extension."""
-    objection = wire.ErrorDetail(type="invalid_request_error", code="unknown_parameter", message="metronome?")
-    await line.send(wire.encode(wire.ErrorEvent(event_id="e", error=objection)), text=True)
-    await line.send('{"type": "rate_limits.updated", "event_id": "r"}')
-    async for _ in line:
-        delta = wire.TextDelta(event_id="d", response_id="r", item_id="i", delta="yes")
-        await line.send(wire.encode(delta), text=True)
-
-
-def test_a_server_without_tick_events_is_measured_by_the_wait_after_speech(clips: list[Clip]) -> None:
-    with served(speak_without_ticks) as url:
-        found = results.summarise(run(Plan(url, 1, 4.0, spread_s=0.0), clips))
-    assert found["freshness"] is None
-    assert found["silence_at_s"] is None
-    assert found["after_speech_s"] is not None
-    assert found["calls"]["errors"] == {"unknown_parameter": 1}
-    assert not results.held(found)
-
-
 def test_nobody_at_the_address_ends_the_run_before_it_begins(clips: list[Clip]) -> None:
     with pytest.raises(TargetUnreachable):
         run(Plan("127.0.0.1:9", 2, 1.0, spread_s=0.1), clips)
 
 
-@pytest.mark.parametrize(
-    ("field", "plan"),
-    [
-        ("url", {"url": "gopher://x"}),
-        ("sessions", {"sessions": 0}),
-        ("duration", {"duration_s": 1.0}),
-        ("duration", {"duration_s": float("nan")}),
-        ("spread", {"spread_s": -1.0}),
-    ],
-)
-def test_a_plan_that_cannot_be_carried_out_names_its_field(field: str, plan: dict[str, Any]) -> None:
-    sound: dict[str, Any] = {"url": "127.0.0.1", "sessions": 1, "duration_s": 9.0}
-    with pytest.raises(ProfileError, match=field):
-        Plan(**sound | plan)
+def test_lines_are_kept_busy_by_callers_who_come_and_go(server: str, clips: list[Clip]) -> None:
+    length = Length.parse("uniform:0.5s:1s")
+    done = run(Plan(server, 2, 3.0, call_length=length), clips)
+    assert 6 <= len(done.calls) <= 14  # two lines; 3 s in lengths of half a second to one
+    assert {call.fate for call in done.calls} == {"done"}
+    assert len({call.server_id for call in done.calls}) == len(done.calls)
+    for moment in np.arange(done.start + 0.5, done.end - 0.5, 0.25):
+        live = [c for c in done.calls if c.frames and c.frames.start <= moment < (c.ended or done.end)]
+        assert len(live) <= 2
+    ages = [frame.age_s for frame in done.frames]
+    assert max(ages) <= 1.01
 
 
-def test_calls_join_evenly_over_the_spread_in_a_seeded_order() -> None:
-    joins = Plan("127.0.0.1", 8, 60.0, seed=3, spread_s=2.0).joins()
-    assert sorted(joins) == pytest.approx([0.25 * n for n in range(8)])
-    assert joins == Plan("127.0.0.1", 8, 60.0, seed=3, spread_s=2.0).joins()
-    assert joins != Plan("127.0.0.1", 8, 60.0, seed=4, spread_s=2.0).joins()
+def test_an_open_population_calls_as_often_as_it_was_offered_and_never_again(
+    server: str, clips: list[Clip]
+) -> None:
+    plan = Plan(server, 5, 9.0, redial=False, rate_hz=8.0, call_length=Length.parse("250ms"))
+    done = run(plan, clips)
+    starts = sorted(call.frames.start - done.start for call in done.calls if call.frames)
+    assert len(done.calls) == 5
+    assert starts == pytest.approx([0.0, 0.125, 0.25, 0.375, 0.5], abs=0.1)
+    assert done.end - done.start < 2.5  # nobody is left to wait for
+
+
+def test_calls_join_within_one_frame_of_the_server(met: tuple[Run, Path]) -> None:
+    done, _ = met
+    assert done.calls[0].server_frame_s == pytest.approx(0.25)
+    starts = sorted(call.frames.start - done.start for call in done.calls if call.frames)
+    assert starts[-1] < 0.25 + 0.15
+
+
+def test_callers_that_vanish_leave_nothing_behind(server: str, clips: list[Clip]) -> None:
+    plan = Plan(server, 3, 2.0, vanish_rate=1.0, call_length=Length.parse("500ms"), spread_s=0.1)
+    found = results.summarise(run(plan, clips))
+    assert found["calls"]["vanished"] >= found["calls"]["opened"] - 3 > 3  # three are on the line at the end
+    assert found["calls"]["cut_off"] == 0
+    # The server takes three at once: had it kept one that vanished, it would have refused the next.
+    again = results.summarise(run(Plan(server, 3, 1.0, spread_s=0.1), clips))
+    assert again["calls"]["refused"] == {}
+    assert again["calls"]["done"] == 3
+
+
+def test_a_reply_is_cancelled_soon_after_its_first_token_and_the_call_goes_on(
+    server: str, clips: list[Clip]
+) -> None:
+    done = run(Plan(server, 2, 2.0, cancel_rate=1.0, spread_s=0.1), clips)
+    found = results.summarise(done)
+    assert found["cancels"]["sent"] >= 2
+    assert found["calls"]["done"] == 2
+    for call in done.calls:
+        first = min(cancel.at for cancel in call.cancels.values())
+        assert any(
+            frame.first and frame.first > first for frame in done.frames if frame.session == call.number
+        )
+
+
+def test_a_run_that_is_lost_ends_at_once_and_says_why(server: str, clips: list[Clip]) -> None:
+    clock, recorder = SystemClock(), Recorder(None, SystemClock())
+    done = run_load(Plan(server, 5, 60.0), clips, clock, recorder, doomed=doomed)
+    assert done.doomed == "a call was refused (max_sessions)"
+    assert done.end - done.start < 10
+    assert "ended early" in results.notes(results.summarise(done))[0]
+
+
+def test_callers_talk_and_pause_in_the_measure_that_was_asked_for(clips: list[Clip]) -> None:
+    pcm = bytearray()
+
+    async def listen(line: ServerConnection) -> None:
+        await line.send(wire.encode(_CREATED), text=True)
+        async for message in line:
+            event = wire.decode_client_event(message)
+            if isinstance(event, wire.AudioAppend):
+                pcm.extend(event.audio)
+
+    with served(listen) as url:
+        run(Plan(url, 1, 2.0, talk_s=0.2, silence_s=0.2), clips)
+    silent = [not np.frombuffer(pcm[at : at + 640], "<i2").any() for at in range(0, len(pcm), 640)]
+    gaps = [len(list(group)) for quiet, group in groupby(silent) if quiet]
+    assert len(gaps) >= 4
+    assert set(gaps[:-1]) <= {9, 10}  # 200 ms, cut into packets of 20
+
+
+def test_a_server_that_never_greets_is_no_server_that_serves(
+    clips: list[Clip], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mute(line: ServerConnection) -> None:
+        await line.wait_closed()
+
+    monkeypatch.setattr(caller, "GREETING_S", 0.2)
+    with served(mute) as url:
+        found = results.summarise(run(Plan(url, 1, 2.0, spread_s=0.0), clips))
+    assert found["calls"]["refused"] == {"no_greeting": 1}
+    assert not results.held(found)

@@ -73,7 +73,7 @@ def test_something_that_speaks_no_http_is_no_target() -> None:
             writer.close()
 
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
-            await dial(endpoint(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            await dial(endpoint(f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"))
 
     with pytest.raises(TargetUnreachable):
         asyncio.run(scene())
@@ -85,7 +85,7 @@ def dial_server_answering(answer: Callable[[ServerConnection, Request], Response
 
     async def scene() -> object:
         async with serve(silent, "127.0.0.1", 0, process_request=answer) as server:
-            return await dial(endpoint(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            return await dial(endpoint(f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"))
 
     return asyncio.run(scene())
 

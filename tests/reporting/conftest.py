@@ -58,6 +58,28 @@ def demo_results() -> dict[str, Any]:
     }
 
 
+def search_results() -> dict[str, Any]:
+    cuts = {"p50": 0.4, "p90": 0.5, "p99": 0.625}
+
+    def point(n: int, held: bool, why: str = "") -> dict[str, Any]:
+        measured = {
+            "first_s": cuts,
+            "last_s": cuts,
+            "after_speech_s": None,
+            "cadence": 1.0,
+            "cpu_share": 0.0625,
+        }
+        return {"n": n, "held": held, "why": why, "elapsed_s": 20.0, "budget_s": 2.0, **measured}
+
+    return {
+        "offered": {"url": "http://127.0.0.1:8765"},
+        "n": 4,
+        "budget_s": 2.0,
+        "points": [point(4, True), point(8, False, "every call is silent")],
+        "verdict": "N = 4; 8 calls: every call is silent",
+    }
+
+
 def record(folder: Path, arms: tuple[str, ...]) -> None:
     recorder = Recorder(folder, VirtualClock(100.0))
     for arm in arms:
@@ -88,7 +110,8 @@ def run_of(tmp_path: Path) -> Callable[[str], tuple[Path, Report]]:
 
     def make(command: str) -> tuple[Path, Report]:
         report = new_report(command, None, VirtualClock(), seed=7)
-        report.results = demo_results() if command == "demo" else some_results(None)
+        made = {"demo": demo_results, "find-n": search_results}
+        report.results = made[command]() if command in made else some_results(None)
         report.held, report.notes = False, ["a note"]
         report.save(tmp_path)
         record(tmp_path, ("unbounded", "window") if command == "demo" else ("",))

@@ -12,7 +12,7 @@ from metronome_cli.errors import FieldError
 from metronome_cli.reporting.summary import redraw
 
 
-@pytest.mark.parametrize("command", ["load", "demo"])
+@pytest.mark.parametrize("command", ["load", "demo", "find-n"])
 def test_a_run_is_drawn_as_a_summary_and_a_picture(run_of: Any, command: str) -> None:
     folder, _ = run_of(command)
     assert [path.name for path in redraw(folder)] == ["summary.md", f"{command}.png"]
@@ -29,6 +29,16 @@ def test_drawing_a_run_again_changes_nothing(run_of: Any) -> None:
     folder, _ = run_of("demo")
     first = {path: path.read_bytes() for path in redraw(folder)}
     assert {path: path.read_bytes() for path in redraw(folder)} == first
+
+
+def test_each_point_of_a_search_is_in_its_picture(run_of: Any) -> None:
+    folder, report = run_of("find-n")
+    redraw(folder)
+    both = (folder / "find-n.png").read_bytes()
+    report.results["points"].pop()
+    report.save(folder)
+    redraw(folder)
+    assert (folder / "find-n.png").read_bytes() != both
 
 
 def test_both_arms_and_both_moments_are_in_the_picture(run_of: Any) -> None:

@@ -36,8 +36,50 @@ def test_an_arm_that_ended_early_leaves_its_cells_open(run_of: Any) -> None:
     assert arms_table(arms).rows[1][4:] == ("-",) * 3
 
 
+def test_a_search_shows_every_n_with_what_held_and_why_not(run_of: Any) -> None:
+    [points] = tables(run_of("find-n")[1])
+    assert points.title == "Calls within 2.000 s"
+    assert rows_of(points)["4"] == ("yes", "0.400 / 0.625", "0.400 / 0.625", "100.0 %", "6 %", "-")
+    assert rows_of(points)["8"][-1] == "every call is silent"
+
+
+def test_a_search_without_ticks_shows_the_time_after_speech_instead(run_of: Any) -> None:
+    report = run_of("find-n")[1]
+    for point in report.results["points"]:
+        point |= {"first_s": None, "last_s": None, "after_speech_s": {"p50": 0.25, "p99": 0.75}}
+    [points] = tables(report)
+    assert "after speech p50 / p99" in points.columns
+    assert rows_of(points)["4"][1] == "0.250 / 0.750"
+
+
+def test_what_only_some_runs_have_is_shown_where_it_is(run_of: Any) -> None:
+    report = run_of("load")[1]
+    rare = {
+        "speech given back, of what was sent": ("sound", {"back_s": 9.0, "share": 0.9}, "90.0 %"),
+        "words misheard (of words said)": ("wer", {"wer": 0.05, "words": 200}, "5.0 % (200)"),
+        "slope of freshness against age (s per minute)": (
+            *("slope", {"s_per_min": 0.01, "low": -0.002, "high": 0.02}),
+            "+0.0100 (95 %: -0.0020 to +0.0200)",
+        ),
+        "replies cancelled": ("cancels", {"sent": 3, "went_on": 0, "went_on_s": None}, "3, none went on"),
+    }
+    for key, found, _ in rare.values():
+        report.results[key] = found
+    facts = rows_of(tables(report)[1])
+    assert {name: facts[name] for name in rare} == {name: (shown,) for name, (_, _, shown) in rare.items()}
+
+
+def test_calls_that_come_and_go_are_shown_by_age_too(run_of: Any) -> None:
+    report = run_of("load")[1]
+    assert "By session age" not in [table.title for table in tables(report)]
+    report.results["offered"]["call_length"] = "exp:60s"
+    report.results["ages"] = [bucket | {"sessions": 2} for bucket in report.results["buckets"]]
+    [ages] = [table for table in tables(report) if table.title == "By session age"]
+    assert rows_of(ages)["0-10"] == ("2", "10", "0.400", "0.625", "0.625", "0", "0")
+
+
 def test_every_row_has_a_cell_for_every_column(run_of: Any) -> None:
-    for command in ("load", "demo"):
+    for command in ("load", "demo", "find-n"):
         for table in tables(run_of(command)[1]):
             assert {len(row) for row in table.rows} == {len(table.columns)}
 

@@ -173,7 +173,7 @@ def limits(arms: Mapping[str, Any]) -> list[dict[str, Any]]:
     # A run has some hundred frames, so their p99 is one hiccup of the machine: it is shown, not judged.
     first = window["freshness"] and window["freshness"]["first_s"]["p90"]
     frame_s = window["frame_s"]
-    judged = [limit for limit in window["limits"] if not limit["name"].startswith("freshness")]
+    judged = [limit for limit in window["limits"] if not limit["name"].startswith(("freshness", "cadence"))]
     return [
         *shown,
         *({**limit, "name": f"window: {limit['name']}"} for limit in judged),

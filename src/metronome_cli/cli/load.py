@@ -1,118 +1,154 @@
 """`metronome load`: paced calls against a server, and what their callers got.
 
-Knows:   the command's options, the run folder, and which parts of load/ and reporting/ it joins.
+Knows:   the command, the run folder, and which parts of load/ and reporting/ it joins.
 Ignores: how a call is held and what makes a figure honest; load/ does.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import typer
 
+from . import load_options as opt
+from .load_options import AsJson, Duration, Out, Speech
+from .load_options import seconds as parse_seconds
 from .progress import watching
 from .report import show
 
 if TYPE_CHECKING:
-    from ..load.runner import Plan
+    from ..load.plan import Plan
+    from ..load.runner import Doomed, Run
     from ..report import Report
     from ..runtime.recorder import Recorder
     from ..speech import Clip
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def parse_seconds(text: str) -> float:
-    """Seconds from "90", "90s", "1.5m" or "1h"."""
-    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1.0)
-    try:
-        seconds = float(number) * unit
-    except ValueError:
-        seconds = math.nan
-    if not math.isfinite(seconds):
-        raise typer.BadParameter(f"{text!r} is no length of time: use 90s, 1.5m or 1h")
-    return seconds
-
-
-Duration = Annotated[float, typer.Option(parser=parse_seconds, metavar="TIME", help="Length of a run.")]
-Speech = Annotated[
-    str,
-    typer.Option(help="What callers say: a folder of .wav or .flac files, or the name of a speech asset."),
+__all__ = [
+    "AsJson",
+    "Duration",
+    "Out",
+    "Speech",
+    "ended_like_interrupted",
+    "load",
+    "parse_seconds",
+    "read_speech",
+    "recording",
 ]
-Out = Annotated[Path, typer.Option(help="Where run folders are made.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")]
 
 
 def load(
-    url: Annotated[str, typer.Argument(metavar="URL", help="A server: http(s):// or ws(s)://.")] = (
-        "http://127.0.0.1:8765"
-    ),
+    ctx: typer.Context,
+    url: opt.Url = "http://127.0.0.1:8765",
     *,
-    sessions: Annotated[int, typer.Option(min=1, help="Calls held at once.")] = 4,
-    duration: Duration = "60s",  # type: ignore[assignment]  # typer parses the default as it parses input
-    spread: Annotated[
-        float,
-        typer.Option(parser=parse_seconds, metavar="TIME", help="Time in which the calls join, one by one."),
-    ] = "2s",  # type: ignore[assignment]
-    speech: Speech = "speech",
-    seed: Annotated[int, typer.Option(min=0, help="Order, gaps and phases of what callers say.")] = 0,
-    as_json: AsJson = False,
-    out: Out = Path("runs"),
+    sessions: opt.Sessions = None,
+    offer: opt.Offer = None,
+    duration: opt.Duration = "60s",  # type: ignore[assignment]  # typer parses the default as it parses input
+    spread: opt.Spread = None,
+    arrival_rate: opt.ArrivalRate = None,
+    arrivals: opt.Arrivals = "constant",
+    call_length: opt.CallLength = None,
+    cancel_rate: opt.CancelRate = 0.0,
+    vanish_rate: opt.VanishRate = 0.0,
+    speech: opt.Speech = "speech",
+    talk: opt.Talk = None,
+    silence: opt.Silence = None,
+    protocol: opt.Protocol = "auto",
+    model: opt.Model = "",
+    api_key_file: opt.ApiKeyFile = None,
+    budget: opt.Budget = None,
+    find_n: opt.FindN = False,
+    most: opt.Most = 1024,
+    resume: opt.Resume = None,
+    seed: opt.Seed = 0,
+    as_json: opt.AsJson = False,
+    out: opt.Out = Path("runs"),
 ) -> None:
     """Hold paced calls of real speech against a server, and report what their callers got.
 
-    Packets leave every 20 ms by the wall clock, whether or not the server keeps up; freshness counts from
-    the moment a frame's last sample was due. Exit code 0 when every limit held, 3 when not, 4 when nobody
-    answers.
+    Packets leave every 20 ms by the wall clock, whether or not the server keeps up; freshness counts from the
+    moment a frame's last sample was due. Exit code 0 when every limit held, 3 when one was missed or could
+    not be measured, 4 when nobody answers.
 
     \b
     Examples:
       metronome load --sessions 8 --duration 5m
-      metronome load ws://127.0.0.1:8765/v1/realtime --speech ./clips --json
+      metronome load --sessions 8 --call-length exp:30s --vanish-rate 0.1 --cancel-rate 0.2
+      metronome load --offer 200 --arrival-rate 2 --arrivals poisson --call-length lognormal:60s:0.5
+      metronome load --find-n --duration 30s --budget 1s
+      metronome load ws://127.0.0.1:8000/v1/realtime --protocol vllm --model NAME --talk 5s --silence 2s
     """
-    from ..load.runner import Plan
-
-    plan = Plan(url, sessions, duration, seed, spread)
+    plan = opt.plan_of(ctx.params)
     with ended_like_interrupted():
-        report = measure(plan, read_speech(speech), out)
+        if find_n or resume:
+            from .find_n import search
+
+            report, failure = search(plan, speech, most, resume, out)
+        else:
+            report, failure = measure(plan, read_speech(speech), out)
     show(report, as_json)
+    if failure:
+        raise failure
     raise typer.Exit(0 if report.held else 3)
 
 
-def measure(plan: Plan, clips: list[Clip], out: Path) -> Report:
-    """Run `plan`, and leave a run folder with everything it found."""
+def measure(plan: Plan, clips: list[Clip], out: Path) -> tuple[Report, OSError | None]:
+    """Run `plan`, and leave a run folder with everything it found. The error says why that is not whole."""
+    with recording(out, "load", name_of(plan)) as (folder, recorder):
+        report, _ = hold(plan, clips, recorder)
+    return report, keep(report, folder)
+
+
+def hold(
+    plan: Plan, clips: list[Clip], recorder: Recorder, doomed: Doomed | None = None
+) -> tuple[Report, Run]:
+    """Hold the calls of `plan`; the report of what they got, not yet saved."""
     from ..clock import SystemClock
     from ..load import results
+    from ..load.buckets import width
     from ..load.runner import run_load
     from ..report import new_report
-    from ..reporting.summary import redraw
 
     clock = SystemClock()
     report = new_report("load", None, clock, plan.seed)
-    with recording(out, "load", urlsplit(plan.url).netloc or plan.url) as (folder, recorder):
-        with watching(f"{plan.sessions} calls", plan.duration_s) as watch:
-            run = run_load(plan, clips, clock, recorder, watch)
-        report.results = results.summarise(run)
+    with watching(f"{plan.sessions} calls", plan.duration_s) as watch:
+        run = run_load(plan, clips, clock, recorder, watch, doomed)
+    report.results = results.summarise(run, width(run.end - run.start))
+    report.results["wer"] = results.word_errors(run)
     report.held, report.notes = results.held(report.results), results.notes(report.results)
-    report.save(folder)
-    redraw(folder)
+    return report, run
+
+
+def keep(report: Report, folder: Path) -> OSError | None:
+    """Save and draw a report. A full disk is handed back as a value: it must not cost the answer."""
+    from ..reporting.summary import redraw
+
+    try:
+        report.save(folder)
+        redraw(folder)
+    except OSError as error:
+        report.notes.append(f"the run folder is not whole: {error}")
+        return error
     typer.echo(f"run: {folder}", err=True)
-    return report
+    return None
 
 
-def read_speech(name_or_folder: str) -> list[Clip]:
-    """The clips of a folder or of an asset."""
-    from ..models.assets import locate
-    from ..speech import read_clips
+def name_of(plan: Plan) -> str:
+    """What stands for a plan in the name of its run folder: whom it calls."""
+    from urllib.parse import urlsplit
 
-    return read_clips(locate(name_or_folder))
+    return urlsplit(plan.url).netloc or plan.url
+
+
+def read_speech(name: str) -> list[Clip]:
+    """The clips of a folder, of an asset or of a data set."""
+    from ..load.recordings import read_speech as read
+
+    return read(name)
 
 
 @contextmanager
@@ -132,13 +168,21 @@ def recording(out: Path, command: str, name: str) -> Iterator[tuple[Path, Record
     """A new run folder and its recorder; a run that failed before its first record leaves no folder."""
     from ..clock import SystemClock
     from ..report import run_folder
+
+    folder = run_folder(out, command, name, SystemClock())
+    with recording_in(folder) as recorder:
+        yield folder, recorder
+
+
+@contextmanager
+def recording_in(folder: Path) -> Iterator[Recorder]:
+    """A recorder in an empty folder, which goes with a run that failed before its first record."""
+    from ..clock import SystemClock
     from ..runtime.recorder import Recorder
 
-    clock = SystemClock()
-    folder = run_folder(out, command, name, clock)
-    recorder = Recorder(folder, clock)
+    recorder = Recorder(folder, SystemClock())
     try:
-        yield folder, recorder
+        yield recorder
     except BaseException:
         recorder.close()
         if (folder / "trace.jsonl").read_bytes().count(b"\n") <= 1:

@@ -1,4 +1,4 @@
-"""`metronome report`: a finished run, shown and drawn again from its files.
+"""`metronome report`: finished runs, shown and drawn again from their files, or compared.
 
 Knows:   how a report looks on standard output.
 Ignores: what is in it; reporting/ makes the tables and the picture.
@@ -6,54 +6,94 @@ Ignores: what is in it; reporting/ makes the tables and the picture.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
     from ..report import Report
+    from ..reporting.tables import Table
 
 
 def report(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/<time>-load-<name>.")
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, such as runs/<time>-load-<name>.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document: the report, or {run: report} of several.")
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Where the picture of several runs goes: beside the first of them when left out."),
+    ] = None,
 ) -> None:
-    """Draw a run's summary.md and picture again from its files, and show its tables.
+    """Draw a run's summary.md and picture again from its files and show its tables, or compare several runs.
 
     \b
     Examples:
       metronome report runs/20260101T120000Z-demo-demo
       metronome report runs/20260101T120000Z-demo-demo --json
+      metronome report runs/*-load-* --picture before-and-after.png
     """
+    if len(runs) > 1:
+        return _compare(runs, as_json, picture)
     from ..report import read_report
     from ..reporting.summary import redraw
 
-    drawn = redraw(run)
-    show(read_report(run), as_json)
+    drawn = redraw(runs[0])
+    show(read_report(runs[0]), as_json)
     typer.echo(f"drawn: {', '.join(map(str, drawn))}", err=True)
+    return None
+
+
+def _compare(folders: list[Path], as_json: bool, picture: Path | None) -> None:
+    from ..report import read_report
+    from ..reporting.compare import PICTURE, compared, comparison, draw_comparison, short_names
+
+    reports = dict(zip(short_names(folders), map(read_report, folders), strict=True))
+    results = compared(reports)
+    path = picture or folders[0].parent / PICTURE
+    draw_comparison(path, results)
+    if as_json:
+        document = ", ".join(
+            f"{json.dumps(name)}: {found.model_dump_json()}" for name, found in reports.items()
+        )
+        typer.echo(f"{{{document}}}")
+    else:
+        print_tables([comparison(results)])
+    typer.echo(f"drawn: {path}", err=True)
 
 
 def show(found: Report, as_json: bool) -> None:
     """The answer, on standard output: tables and a verdict, or one JSON document."""
-    from rich.console import Console
-    from rich.table import Table
-
     from ..reporting.tables import tables
 
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return
-    console = Console(markup=False, highlight=False)
-    for table in tables(found):
-        shown = Table(title=table.title, title_justify="left")
-        for number, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if number == 0 else "right")
-        for row in table.rows:
-            shown.add_row(*row)
-        console.print(shown)
+    console = print_tables(tables(found))
     for line in (*found.notes, found.results.get("verdict")):
         if line:
             console.print(line)
+
+
+def print_tables(tables: Sequence[Table]) -> Console:
+    """Tables for a reader; the console that they went to."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    console = Console(markup=False, highlight=False)
+    for table in tables:
+        shown = Grid(title=table.title, title_justify="left")
+        for number, column in enumerate(table.columns):
+            shown.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown)
+    return console

@@ -1,166 +1,98 @@
 """What a load run found: percentiles, counts, the moment of silence, and whether its limits held.
 
 Knows:   the records and calls of one run.
-Ignores: how they came about, and how they are shown. Everything here is arithmetic on records.
+Ignores: how they came about, and how they are shown.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
+from ..speech import RATE
 from ..stats import percentiles
-from ..trace import FrameRecord, TickRecord
+from ..trace import FrameRecord
+from .buckets import BUCKET_S, by_age, by_elapsed, width
 from .call import Call
+from .figures import alive, due_frames, freshness, last_hung_up, silence, slope, waits_after_speech
 from .runner import Run
 
-BUCKET_S = 10.0
-
-# A healthy frame is closed within one period of its due time, and the next is due one period later: when the
-# last one alive lies further back than this many periods, the server has gone quiet.
-_QUIET_PERIODS = 3.0
+# As with p99, one frame in a hundred may fail its session without the run failing its callers.
+CADENCE = 0.99
+JUDGED_BY_SPEECH = "first token after speech, p99 (s)"
 
 
-def summarise(run: Run) -> dict[str, Any]:
+def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
     """The `results` of a load report. `_s` means seconds, `_at_s` seconds from the run's start."""
     elapsed = run.end - run.start
     found: dict[str, Any] = {
-        "offered": {
-            "url": run.plan.url,
-            "sessions": run.plan.sessions,
-            "duration_s": run.plan.duration_s,
-            "spread_s": run.plan.spread_s,
-            "seed": run.plan.seed,
-            "clips": [clip.name for clip in run.clips],
-        },
+        "offered": run.plan.settings() | {"clips": [clip.name for clip in run.clips]},
+        "protocol": _protocol(run),
         "started": run.start,
         "elapsed_s": elapsed,
         "stopped_early": run.stopped,
+        "doomed": run.doomed,
         "frame_s": run.period_s,
+        "budget_s": run.plan.budget_s or run.period_s,
         "calls": _calls(run.calls),
         "frames": _frames(run),
         "skipped_beats": sum(tick.skipped for tick in run.ticks),
         "freshness": freshness(run.frames),
+        "slope": slope(run.frames),
         "after_speech_s": percentiles([wait for call in run.calls for wait in waits_after_speech(call)]),
+        "speech_share": _speech_share(run.calls),
+        "sound": _sound(run),
+        "cancels": _cancels(run.calls),
         "client": _client(run, elapsed),
-        "silence_at_s": silence(run.frames, run.end, run.period_s, run.start),
-        "buckets": buckets(run.frames, run.ticks, run.start, elapsed),
+        "silence_at_s": silence(run.frames, last_hung_up(run.calls, run.end), run.period_s, run.start),
+        "buckets": by_elapsed(run.frames, run.ticks, run.start, elapsed, bucket_s),
+        "ages": by_age(run.frames, width(elapsed, most=12, least_s=1.0)),
         "sessions": _sessions(run),
     }
     found["limits"] = limits(found)
     return found
 
 
-def freshness(frames: Iterable[FrameRecord]) -> dict[str, Any] | None:
-    """Seconds from a frame's due time to its first and last token; None when no frame brought one.
-
-    `first_less_lag` takes out what the caller itself was late with the frame's last sample.
-    """
-    spoken = [frame for frame in frames if frame.first is not None and frame.last is not None]
-    if not spoken:
+def word_errors(run: Run) -> dict[str, Any] | None:
+    """Word errors of what the server heard; None where the script is unknown or nothing was told."""
+    script = {clip.name: clip.text for clip in run.clips}
+    mine = _by_session(run.frames)
+    calls = [(call.stream, heard_by(call, mine[call.number])) for call in run.calls]
+    calls = [(stream, heard) for stream, heard in calls if heard]
+    if not calls or all(text is None for text in script.values()):
         return None
-    return {
-        "first_s": percentiles([f.first - f.due for f in spoken if f.first is not None]),
-        "last_s": percentiles([f.last - f.due for f in spoken if f.last is not None]),
-        "first_less_lag_s": percentiles([f.first - f.due - f.lag for f in spoken if f.first is not None]),
-    }
+    from ..models.normal import normal  # takes seconds to load, and most runs have nothing to compare
+    from .heard import heard_errors
 
-
-def alive(frame: FrameRecord) -> bool:
-    """Whether a frame did what it was to do: it brought a token, or had none to bring and was not stalled."""
-    return frame.first is not None or not (frame.stalled or frame.speaking)
-
-
-def silence(
-    frames: Sequence[FrameRecord], end: float, period_s: float | None, start: float = 0.0
-) -> float | None:
-    """The first moment from which no session got anything but stalled, empty or missing frames until `end`.
-
-    In seconds from `start`: when the first such frame was due. None while somebody is still served, and None
-    for servers that tell no ticks: without due times nobody can say that a frame is missing.
-    """
-    if period_s is None or not frames:
-        return None
-    last_alive = max((frame.due for frame in frames if alive(frame)), default=None)
-    if last_alive is None:
-        return min(frame.due for frame in frames) - start
-    if end - last_alive <= _QUIET_PERIODS * period_s:
-        return None
-    return min((f.due for f in frames if f.due > last_alive), default=last_alive + period_s) - start
-
-
-def buckets(
-    frames: Sequence[FrameRecord], ticks: Sequence[TickRecord], start: float, elapsed_s: float
-) -> list[dict[str, Any]]:
-    """Freshness, stalled and empty frames and pool occupancy, in steps of BUCKET_S of elapsed time."""
-    # Hanging up takes some milliseconds; they are no bucket of their own.
-    last = max(0, math.ceil(round(elapsed_s, 1) / BUCKET_S) - 1)
-    framed: dict[int, list[FrameRecord]] = defaultdict(list)
-    pool: dict[int, list[float]] = defaultdict(list)
-    for frame in frames:
-        framed[min(last, int((frame.due - start) // BUCKET_S))].append(frame)
-    for tick in ticks:
-        if tick.kv_total:
-            bucket = min(last, int((tick.done - start) // BUCKET_S))
-            pool[bucket].append(tick.kv_leased / tick.kv_total)
-    return [
-        {
-            "from_s": number * BUCKET_S,
-            "to_s": min((number + 1) * BUCKET_S, elapsed_s),
-            "frames": len(framed[number]),
-            "stalled": sum(frame.stalled for frame in framed[number]),
-            "empty": sum(frame.empty for frame in framed[number]),
-            "freshness": freshness(framed[number]),
-            "occupancy": max(pool[number], default=None),
-        }
-        for number in range(last + 1)
-    ]
-
-
-def waits_after_speech(call: Call) -> list[float]:
-    """Seconds from each end of speech to the first token after it: all that a server without ticks shows.
-
-    It flatters a server that is still answering something older, so it never stands in for freshness.
-    """
-    if call.frames is None:
-        return []
-    tokens = call.frames.tokens
-    ends = [call.frames.start + end for end in call.stream.speech_ends()]
-    waits = []
-    for end, following in pairwise([*ends, math.inf]):
-        first = bisect_left(tokens, end)
-        if first < len(tokens) and tokens[first] < following:
-            waits.append(tokens[first] - end)
-    return waits
-
-
-def due_frames(call: Call, end: float, period_s: float) -> int:
-    """Beats between a call's first tick event and its end, told or not."""
-    if call.beats is None:
-        return 0
-    told = call.beats[1] - call.beats[0] + 1
-    return told + int(((call.ended or end) - call.last_beat) // period_s)
+    return heard_errors(calls, script, normal)
 
 
 def limits(found: dict[str, Any]) -> list[dict[str, Any]]:
     """What a run must keep to be held, and what it measured; `held` is None where that was not possible."""
-    calls, fresh, frame_s = found["calls"], found["freshness"], found["frame_s"]
-    lost = calls["cut_off"] + calls["unreachable"]
-    last = fresh["last_s"]["p99"] if fresh and frame_s else None
-    quiet = found["silence_at_s"]
-    return [
+    calls, frames = found["calls"], found["frames"]
+    rows = [
         _limit("calls refused", 0, sum(calls["refused"].values())),
-        _limit("calls lost", 0, lost),
-        _limit("freshness to the last token, p99 (s)", frame_s, last),
+        _limit("calls lost", 0, calls["cut_off"] + calls["unreachable"]),
+    ]
+    if not frames["closed"] and found["offered"]["budget_s"]:
+        wait = found["after_speech_s"]
+        return [*rows, _limit(JUDGED_BY_SPEECH, found["budget_s"], wait and wait["p99"])]
+    fresh, quiet = found["freshness"], found["silence_at_s"]
+    return [
+        *rows,
+        _limit("freshness to the last token, p99 (s)", found["budget_s"], fresh and fresh["last_s"]["p99"]),
+        {
+            "name": "cadence (frames delivered / due)",
+            "limit": CADENCE,
+            "measured": frames["cadence"],
+            "held": None if frames["cadence"] is None else frames["cadence"] >= CADENCE,
+        },
         {
             "name": "moment of silence (s)",
             "limit": "none",
             "measured": quiet,
-            "held": None if frame_s is None else quiet is None,
+            "held": quiet is None if frames["closed"] else None,
         },
     ]
 
@@ -172,22 +104,41 @@ def held(found: dict[str, Any]) -> bool:
 
 def notes(found: dict[str, Any]) -> list[str]:
     """What a reader of the figures should know first."""
-    said = []
+    said = [*_ends(found), *_unmeasured(found), *_own_doing(found)]
+    return said + [f"{count} error events: {code}" for code, count in found["calls"]["errors"].items()]
+
+
+def _ends(found: dict[str, Any]) -> list[str]:
+    elapsed = f"ended early after {found['elapsed_s']:.1f} s"
     if found["stopped_early"]:
-        said.append(f"ended early after {found['elapsed_s']:.1f} s, at the user's wish")
+        return [f"{elapsed}, at the user's wish"]
+    if found["doomed"]:
+        return [f"{elapsed}: {found['doomed']}"]
+    late = found["offered"]["sessions"] - found["calls"]["dialled"]
+    return [f"{late} calls would have come after the end of the run"] if late > 0 else []
+
+
+def _unmeasured(found: dict[str, Any]) -> list[str]:
+    if not found["frames"]["closed"]:
+        judged = "judged by" if found["offered"]["budget_s"] else "give a --budget to judge by"
+        return [
+            f"freshness is not measurable: the server (protocol {found['protocol'] or '?'}) told no tick; "
+            f"{judged} the time after speech instead"
+        ]
     if found["frame_s"] is None:
-        said.append(
-            "freshness is not measurable: the server told fewer than two ticks; see the time after speech"
-        )
-    elif found["freshness"] is None:
-        said.append("freshness is not measurable: no frame brought a token")
-    lag = found["client"]["lag_s"]
-    if lag and found["frame_s"] and lag["p99"] > 0.1 * found["frame_s"]:
+        return ["freshness is not judged: the server told fewer than two ticks"]
+    return [] if found["freshness"] else ["freshness is not measurable: no frame brought a token"]
+
+
+def _own_doing(found: dict[str, Any]) -> list[str]:
+    said, lag, frame_s = [], found["client"]["lag_s"], found["frame_s"]
+    if lag and frame_s and lag["p99"] > 0.1 * frame_s:
         said.append(
             f"the caller itself was late (packet lag p99 {lag['p99']:.3f} s): this machine is too busy to "
             "measure that server"
         )
-    said += [f"{count} error events: {code}" for code, count in found["calls"]["errors"].items()]
+    if found["offered"]["cancel_rate"] and not found["cancels"]["sent"]:
+        said.append("no reply was cancelled: none was begun, or this protocol has no way to")
     return said
 
 
@@ -196,11 +147,17 @@ def _limit(name: str, limit: float | None, measured: float | None) -> dict[str, 
     return {"name": name, "limit": limit, "measured": measured, "held": fits}
 
 
+def _protocol(run: Run) -> str:
+    return next((call.protocol for call in run.calls if call.protocol), "")
+
+
 def _calls(calls: Sequence[Call]) -> dict[str, Any]:
     fates = Counter(call.fate for call in calls)
     return {
+        "dialled": len(calls),
         "opened": sum(call.frames is not None for call in calls),
         "done": fates["done"],
+        "vanished": fates["vanished"],
         "cut_off": fates["cut_off"],
         "unreachable": fates["unreachable"],
         "refused": dict(Counter(call.why for call in calls if call.fate == "refused")),
@@ -210,7 +167,9 @@ def _calls(calls: Sequence[Call]) -> dict[str, Any]:
 
 def _frames(run: Run) -> dict[str, Any]:
     """Counts, and cadence: how many of the due frames did what they were to do."""
-    due = sum(due_frames(call, run.end, run.period_s) for call in run.calls) if run.period_s else None
+    due = None
+    if run.period_s and run.frames:
+        due = sum(due_frames(call, run.end, run.period_s) for call in run.calls)
     delivered = sum(alive(frame) for frame in run.frames)
     return {
         "due": due,
@@ -221,6 +180,26 @@ def _frames(run: Run) -> dict[str, Any]:
         "empty": sum(frame.empty for frame in run.frames),
         "cadence": delivered / due if due else None,
     }
+
+
+def _sound(run: Run) -> dict[str, float] | None:
+    """Seconds of speech given back, and per second sent: the cadence of a model that speaks all the time."""
+    back = sum(call.sound_s for call in run.calls)
+    sent = sum(call.stream.sent / RATE for call in run.calls if call.sound_s)
+    return {"back_s": back, "share": back / sent} if sent else None
+
+
+def _speech_share(calls: Sequence[Call]) -> float | None:
+    """How much of what callers sent was speech: a figure of capacity means little without it."""
+    sent = sum(call.stream.sent for call in calls)
+    return sum(call.stream.speech_share * call.stream.sent for call in calls) / sent if sent else None
+
+
+def _cancels(calls: Sequence[Call]) -> dict[str, Any]:
+    """Cancels sent, and how long after each one its reply still went on."""
+    cancels = [cancel for call in calls for cancel in call.cancels.values()]
+    late = [cancel.last - cancel.at for cancel in cancels if cancel.last is not None]
+    return {"sent": len(cancels), "went_on": len(late), "went_on_s": percentiles(late)}
 
 
 def _client(run: Run, elapsed_s: float) -> dict[str, Any]:
@@ -234,10 +213,15 @@ def _client(run: Run, elapsed_s: float) -> dict[str, Any]:
 
 
 def _sessions(run: Run) -> list[dict[str, Any]]:
-    mine: dict[int, list[FrameRecord]] = defaultdict(list)
-    for frame in run.frames:
-        mine[frame.session].append(frame)
+    mine = _by_session(run.frames)
     return [_session(call, mine[call.number], run.start) for call in run.calls]
+
+
+def _by_session(frames: Sequence[FrameRecord]) -> dict[int, list[FrameRecord]]:
+    mine: dict[int, list[FrameRecord]] = defaultdict(list)
+    for frame in frames:
+        mine[frame.session].append(frame)
+    return mine
 
 
 def _session(call: Call, frames: Sequence[FrameRecord], start: float) -> dict[str, Any]:
@@ -252,5 +236,10 @@ def _session(call: Call, frames: Sequence[FrameRecord], start: float) -> dict[st
         "spoken": sum(frame.first is not None for frame in frames),
         "stalled": sum(frame.stalled for frame in frames),
         "speech_share": call.stream.speech_share,
-        "heard": " ".join(frame.heard for frame in frames if frame.heard),
+        "heard": heard_by(call, frames),
     }
+
+
+def heard_by(call: Call, frames: Sequence[FrameRecord]) -> str:
+    """All that the server says it understood of a call."""
+    return "".join(call.heard).strip() or " ".join(frame.heard for frame in frames if frame.heard)

@@ -1,6 +1,6 @@
 """A load run: many calls side by side on one schedule, and everything they met.
 
-Knows:   how calls are spread over the beat, when the run ends, where records go.
+Knows:   when each line dials, dials anew and hangs up, when the run ends, where records go.
 Ignores: what the numbers mean (results.py), terminals, plots.
 """
 
@@ -9,53 +9,37 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-
-import numpy as np
+from typing import Any
 
 from ..clock import Clock
-from ..errors import ProfileError, TargetUnreachable
+from ..errors import TargetUnreachable
 from ..runtime.recorder import Recorder
-from ..speech import Clip, Stream
+from ..speech import GAP_S, Clip, Stream
 from ..trace import FrameRecord, TickRecord
 from ..wire import TickEvent
 from .call import Call
+from .caller import Target, hold
+from .plan import Plan
+from .spurts import spurts
 from .targets import endpoint
 from .ticks import TickBook
 
+__all__ = ["Glance", "Plan", "Run", "run_load"]
+
+SPREAD_S = 2.0  # in which calls join a server that does not tell its frame
 _GLANCE_S = 0.5
+# How long a line waits before it dials anew. A server needs a moment to see that a caller vanished; one that
+# turned a caller away or cut it off is not to be asked again at once.
+_REDIAL_S = {"done": 0.0, "vanished": 0.1}
+_REDIAL_FAILED_S = 1.0
+_LEAST_S = 0.2  # a call that would end sooner says nothing and is not made
 _RECENT = 200  # frames that the progress line looks back on
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to offer. Calls join one by one within `spread_s`, so that they do not speak in step."""
-
-    url: str
-    sessions: int
-    duration_s: float
-    seed: int = 0
-    spread_s: float = 2.0
-    arm: str = ""
-
-    def __post_init__(self) -> None:
-        endpoint(self.url)
-        if self.sessions < 1:
-            raise ProfileError("sessions", self.sessions, "use 1 or more")
-        if not self.spread_s >= 0:
-            raise ProfileError("spread", self.spread_s, "use 0 or more seconds")
-        if not self.duration_s > self.spread_s:
-            raise ProfileError(
-                "duration", self.duration_s, f"use more than the {self.spread_s:g} s of joining"
-            )
-
-    def joins(self) -> list[float]:
-        """When each call dials, in seconds from the start: even steps over the spread, in a seeded order."""
-        order = np.random.default_rng(self.seed).permutation(self.sessions)
-        return [float(place) * self.spread_s / self.sessions for place in order]
+Doomed = Callable[["Run", float], str | None]  # why a run cannot come out well any more, at a time; or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +64,10 @@ class Run:
     end: float = 0.0
     frames: list[FrameRecord] = field(default_factory=list)
     ticks: list[TickRecord] = field(default_factory=list)
-    period_s: float | None = None  # of the server's beat, once two ticks were seen
+    period_s: float | None = None  # of the server's beat, once two ticks were seen or it told
     cpu_s: float = 0.0  # CPU time of this process
     stopped: bool = False  # ended early by a signal
+    doomed: str = ""  # ended early because it could not come out well any more, and why
 
 
 def run_load(
@@ -91,97 +76,136 @@ def run_load(
     clock: Clock,
     recorder: Recorder,
     watch: Callable[[Glance], None] | None = None,
+    doomed: Doomed | None = None,
 ) -> Run:
-    """Hold all calls of `plan` to their end; Ctrl-C ends them early.
+    """Hold all calls of `plan` to their end; Ctrl-C, or a reason from `doomed`, ends them early.
 
     TargetUnreachable when no call gets through.
     """
-    return asyncio.run(_run(plan, clips, clock, recorder, watch))
-
-
-async def _run(
-    plan: Plan,
-    clips: Sequence[Clip],
-    clock: Clock,
-    recorder: Recorder,
-    watch: Callable[[Glance], None] | None,
-) -> Run:
     desk = _Desk(plan, clips, clock, recorder)
-    run, cpu = desk.run, clock.cpu()
-    with _interruptible() as stop:
-        watching = asyncio.create_task(desk.show(watch)) if watch else None
-        async with asyncio.TaskGroup() as calls:
-            for call, join in zip(run.calls, plan.joins(), strict=True):
-                calls.create_task(desk.hold(call, join, stop))
-        if watching:
-            watching.cancel()
-        run.stopped = stop.is_set()
-    run.end, run.cpu_s, run.period_s = clock.now(), clock.cpu() - cpu, desk.book.period_s
-    desk.book.flush()
-    if all(call.fate == "unreachable" for call in run.calls):
-        raise TargetUnreachable(run.calls[0].why)
-    return run
+    return asyncio.run(desk.hold(watch, doomed))
 
 
 class _Desk:
-    """Collects what the calls tell."""
+    """Lets the lines dial, and collects what their calls tell."""
 
     def __init__(self, plan: Plan, clips: Sequence[Clip], clock: Clock, recorder: Recorder) -> None:
-        self._clock, self._recorder = clock, recorder
+        self._plan, self._clock, self._recorder = plan, clock, recorder
+        self._speech = clips if plan.talk_s is None else spurts(clips, plan.talk_s)
+        self._gap_s = GAP_S if plan.silence_s is None else (plan.silence_s, plan.silence_s)
+        self._target = Target(endpoint(plan.url, plan.protocol), plan.protocol, plan.model, plan.api_key)
         self._recent: deque[FrameRecord] = deque(maxlen=_RECENT)
         self._last: dict[int, FrameRecord] = {}
-        self.book = TickBook(self._tick, plan.arm)
-        calls = [
-            Call(number, Stream(clips, plan.seed, number), clock, self._frame, plan.arm)
-            for number in range(plan.sessions)
-        ]
-        self.run = Run(plan, clock.now(), calls, clips)
+        self._book = TickBook(self._tick, plan.arm)
+        self._stop = asyncio.Event()
+        self._run = Run(plan, clock.now(), [], clips)
 
-    async def hold(self, call: Call, join: float, stop: asyncio.Event) -> None:
-        run = self.run
-        await self._clock.sleep_until(run.start + join)
-        if stop.is_set():
-            return
-        await call.hold(endpoint(run.plan.url), run.start + run.plan.duration_s, stop)
+    async def hold(self, watch: Callable[[Glance], None] | None, doomed: Doomed | None) -> Run:
+        run, cpu = self._run, self._clock.cpu()
+        with _interruptible(self._stop) as interrupted:
+            watching = asyncio.create_task(self._look(watch, doomed))
+            async with asyncio.TaskGroup() as lines:
+                await self._dial_all(lines)
+            watching.cancel()
+            run.stopped = interrupted.is_set()
+        run.end, run.cpu_s, run.period_s = self._clock.now(), self._clock.cpu() - cpu, self._period()
+        self._book.flush()
+        if run.calls and all(call.fate == "unreachable" for call in run.calls):
+            raise run.calls[0].failure or TargetUnreachable(run.calls[0].why)
+        return run
 
-    async def show(self, watch: Callable[[Glance], None]) -> None:
+    # ---- Lines ----
+
+    async def _dial_all(self, lines: asyncio.TaskGroup) -> None:
+        """Start every line at its hour. The first that dials tells how long a frame is."""
+        joins = self._plan.joins(SPREAD_S)
+        if self._plan.spread_s is None and self._plan.rate_hz is None and len(joins) > 1:
+            call = self._next_call()
+            lines.create_task(self._hold_line(0.0, call))
+            await self._unless_stopped(call.begun.wait())
+            joins = self._plan.joins(call.server_frame_s or SPREAD_S)
+            joins.remove(min(joins))
+        for join in joins:
+            lines.create_task(self._hold_line(join))
+
+    async def _hold_line(self, join: float, call: Call | None = None) -> None:
+        """One line: a call, and another one when it is over and lines are to be kept busy."""
+        run, plan = self._run, self._plan
+        until = run.start + plan.duration_s
+        await self._unless_stopped(self._clock.sleep_until(min(run.start + join, until)))
+        while self._clock.now() < until and not self._stop.is_set():
+            call = call or self._next_call()
+            await hold(call, self._target, self._clock, until, self._stop)
+            again = self._clock.now() + _REDIAL_S.get(call.fate, _REDIAL_FAILED_S)
+            if plan.call_length is None or not plan.redial or again > until - _LEAST_S:
+                return
+            await self._unless_stopped(self._clock.sleep_until(again))
+            call = None
+
+    def _next_call(self) -> Call:
+        number, plan = len(self._run.calls), self._plan
+        stream = Stream(self._speech, plan.seed, number, self._gap_s)
+        call = Call(number, stream, self._frame, plan.manner(number))
+        self._run.calls.append(call)
+        return call
+
+    async def _unless_stopped(self, wait: Coroutine[Any, Any, object]) -> None:
+        """Wait for `wait`, or until the run is to end."""
+        tasks = (asyncio.create_task(wait), asyncio.create_task(self._stop.wait()))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+    # ---- What they tell ----
+
+    async def _look(self, watch: Callable[[Glance], None] | None, doomed: Doomed | None) -> None:
         while True:
-            watch(self._glance())
+            if watch:
+                watch(self._glance())
+            self._run.period_s = self._period()
+            if doomed and (why := doomed(self._run, self._clock.now())):
+                self._run.doomed = why
+                self._stop.set()
             await self._clock.sleep_until(self._clock.now() + _GLANCE_S)
 
+    def _period(self) -> float | None:
+        told = (call.server_frame_s for call in self._run.calls if call.server_frame_s)
+        return self._book.period_s or next(told, None)
+
     def _frame(self, record: FrameRecord, event: TickEvent, at: float) -> None:
-        self.run.frames.append(record)
+        self._run.frames.append(record)
         self._recent.append(record)
         self._last[record.session] = record
-        self.book.add(event, record, at)
+        self._book.add(event, record, at)
 
     def _tick(self, record: TickRecord, frames: Sequence[FrameRecord]) -> None:
-        self.run.ticks.append(record)
+        self._run.ticks.append(record)
         self._recorder.tick(record, frames)
 
     def _glance(self) -> Glance:
         fresh = [record.first - record.due for record in self._recent if record.first is not None]
-        live = [call for call in self.run.calls if call.fate == "live"]
+        live = [call for call in self._run.calls if call.fate == "live"]
         return Glance(
-            elapsed_s=self._clock.now() - self.run.start,
+            elapsed_s=self._clock.now() - self._run.start,
             live=len(live),
             fresh_p50_s=median(fresh) if fresh else None,
             stalled=sum(call.number in self._last and self._last[call.number].stalled for call in live),
-            refused=sum(call.fate == "refused" for call in self.run.calls),
+            refused=sum(call.fate == "refused" for call in self._run.calls),
         )
 
 
 @contextmanager
-def _interruptible() -> Iterator[asyncio.Event]:
-    """An event that the first Ctrl-C sets; a second one interrupts as usual."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+def _interruptible(stop: asyncio.Event) -> Iterator[asyncio.Event]:
+    """The first Ctrl-C sets `stop`, and the event this gives; a second one interrupts as usual."""
+    loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
 
     def ask_to_stop() -> None:
+        interrupted.set()
         stop.set()
         loop.remove_signal_handler(signal.SIGINT)
 
     loop.add_signal_handler(signal.SIGINT, ask_to_stop)
     try:
-        yield stop
+        yield interrupted
     finally:
         loop.remove_signal_handler(signal.SIGINT)

@@ -15,6 +15,7 @@ from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 
 from ..errors import ProfileError, TargetUnreachable
 from ..wire import REALTIME_PATH, Refusal
+from .protocols import MOSHI_PATH
 
 DEFAULT_URL = "http://127.0.0.1:8765"
 
@@ -32,8 +33,8 @@ class TurnedAway:
     reason: str
 
 
-def endpoint(url: str) -> str:
-    """The WebSocket address that `url` stands for: http(s) or ws(s), the realtime path when it names none."""
+def endpoint(url: str, protocol: str = "auto") -> str:
+    """The WebSocket address that `url` stands for: http(s) or ws(s), the usual path when it names none."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         known = parts.scheme in _SCHEMES and parts.hostname and (parts.port is None or parts.port > 0)
@@ -41,15 +42,17 @@ def endpoint(url: str) -> str:
         known = None
     if not known:
         raise ProfileError("url", url, f"use an address such as {DEFAULT_URL} (http, https, ws or wss)")
-    path = REALTIME_PATH if parts.path in ("", "/") else parts.path
+    usual = MOSHI_PATH if protocol == "moshi" else REALTIME_PATH
+    path = usual if parts.path in ("", "/") else parts.path
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
 
 
-async def dial(address: str) -> ClientConnection | TurnedAway:
+async def dial(address: str, api_key: str = "") -> ClientConnection | TurnedAway:
     """Open a call at a WebSocket `address`. TargetUnreachable when nobody answers in our tongue."""
     try:
         return await connect(
             address,
+            additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             open_timeout=_OPEN_TIMEOUT_S,
             close_timeout=_HANG_UP_TIMEOUT_S,
             write_limit=_UNREAD_BYTES,
@@ -69,8 +72,9 @@ def _answer(address: str, error: InvalidStatus) -> TurnedAway:
     """503 and 429 are a server's no; any other status says that this is no place to call."""
     status = error.response.status_code
     if status not in (429, 503):
+        cure = "give its --api-key-file" if status in (401, 403) else "check the path"
         raise TargetUnreachable(
-            f"cannot call {address}: it answers HTTP {status} instead of opening a WebSocket; check the path"
+            f"cannot call {address}: it answers HTTP {status} instead of opening a WebSocket; {cure}"
         ) from None
     try:
         return TurnedAway(msgspec.json.decode(error.response.body or b"", type=Refusal).error.code)

@@ -22,6 +22,60 @@ _MARKERS = ("o", "s", "^", "D")
 _MOMENT = "#000000"
 
 
+def draw_points(path: Path, title: str, points: Sequence[Mapping[str, Any]], budget_s: float | None) -> None:
+    """Write a PNG of p50 and p99 against N, with the budget and what did not hold."""
+    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    for number, (key, name) in enumerate(
+        (("first_s", "first token"), ("last_s", "last token"), ("after_speech_s", "first token after speech"))
+    ):
+        told = [point for point in points if point[key]]
+        if key == "after_speech_s" and any(point["last_s"] for point in points):
+            continue
+        for cut, look in (("p50", ":"), ("p99", "-")):
+            panel.plot(
+                [point["n"] for point in told],
+                [point[key][cut] for point in told],
+                color=_COLOURS[number],
+                marker=_MARKERS[number],
+                linestyle=look,
+                label=f"{name}, {cut}" if told else "",
+            )
+    for point in points:
+        if not point["held"]:
+            panel.axvline(point["n"], color="#999999", linewidth=0.8, alpha=0.6)
+    if budget_s:
+        panel.axhline(budget_s, color=_MOMENT, linestyle="--", label=f"budget, {budget_s:g} s")
+    panel.set(
+        xlabel="N, calls held at once (grey: did not hold)", ylabel="seconds", xscale="log", ylim=(0, None)
+    )
+    tried = [point["n"] for point in points]
+    panel.set_xticks(tried, [str(n) for n in tried])
+    panel.set_xticks([], minor=True)
+    _finish(figure, [panel], path, title)
+
+
+def draw_courses(path: Path, title: str, courses: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write a PNG of several runs' freshness by elapsed time; each course is the buckets of one run."""
+    figure = Figure(figsize=(9.0, 7.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 1, sharex=True)
+    for number, (name, buckets) in enumerate(courses.items()):
+        style = {"color": _COLOURS[number % 4], "marker": _MARKERS[number % 4], "markersize": 4}
+        for panel, cut in zip(panels, ("p50", "p99"), strict=True):
+            told = [bucket for bucket in buckets if bucket["freshness"]]
+            level = [bucket["freshness"]["first_s"][cut] for bucket in told]
+            ends = [(bucket["from_s"], bucket["to_s"]) for bucket in told]
+            at = [end for pair in ends for end in pair]  # a level for the length of its bucket, no slope
+            panel.plot(at, [y for y in level for _ in range(2)], label=name, **style)
+            panel.set_ylabel(f"freshness of the first token, {cut} (s)")
+    panels[1].set_xlabel("elapsed time (s)")
+    for panel in panels:
+        panel.set(xlim=(0, None), ylim=(0, 1.1 * panel.dataLim.y1 or None))
+    _finish(figure, list(panels), path, title)
+
+
 def draw(
     path: Path,
     title: str,
@@ -41,11 +95,15 @@ def draw(
     _draw_budget(fresh, arms)
     if moment:
         _draw_moment(pool, fresh, moment)
-    figure.suptitle(title)
     pool.set(ylabel="KV pool in use (%)", ylim=(0, 105))
     fresh.set(ylabel="freshness of the first token (s)", xlabel="elapsed time (s)")
     fresh.set_ylim(bottom=-0.05 * fresh.get_ylim()[1])
-    for panel in (pool, fresh):
+    _finish(figure, [pool, fresh], path, title)
+
+
+def _finish(figure: Figure, panels: Sequence[Axes], path: Path, title: str) -> None:
+    figure.suptitle(title)
+    for panel in panels:
         panel.grid(alpha=0.3)
         if panel.get_legend_handles_labels()[1]:
             panel.legend(loc="best", fontsize="small")

@@ -53,6 +53,12 @@ def _provenance(report: Report) -> str:
 
 
 def _draw(folder: Path, report: Report) -> Path | None:
+    if report.command == "find-n":
+        return _draw_search(folder, report)
+    if report.command == "probe-quality":
+        return _draw_quality(folder, report)
+    if report.command == "probe-sinks":
+        return _draw_sinks(folder, report)
     if not (folder / TRACE).exists() or not (folder / FRAMES).exists():
         return None
     # matplotlib takes half a second to load; a run without records does not need it.
@@ -64,6 +70,32 @@ def _draw(folder: Path, report: Report) -> Path | None:
     name = report.profile.get("name", "")
     title = f"metronome {report.command}" + (f", profile {name}" if name else "")
     draw(path, title, ticks, frames, _arms(folder, report), report.results.get("moment"))
+    return path
+
+
+def _draw_search(folder: Path, report: Report) -> Path:
+    from .plots import draw_points
+
+    path, found = folder / f"{report.command}.png", report.results
+    draw_points(path, f"metronome load --find-n: {found['verdict']}", found["points"], found["budget_s"])
+    return path
+
+
+def _draw_sinks(folder: Path, report: Report) -> Path:
+    from .sinks import draw_sinks
+
+    path, found = folder / f"{report.command}.png", report.results
+    draw_sinks(path, f"metronome probe sinks: {found['checkpoint']}, {found['tokens']} tokens", found)
+    return path
+
+
+def _draw_quality(folder: Path, report: Report) -> Path | None:
+    if not any(kind in row for row in report.results["rows"] for kind in ("turn", "free")):
+        return None
+    from .quality import draw_quality
+
+    path = folder / f"{report.command}.png"
+    draw_quality(path, report.results)
     return path
 
 

@@ -37,8 +37,30 @@ def tables(report: Report) -> list[Table]:
     if report.command == "demo":
         return [arms_table(results["arms"]), moment_table(results), limits_table(results)]
     if report.command == "load":
-        return [limits_table(results), facts_table(results), buckets_table(results)]
+        return load_tables(results)
+    if report.command == "find-n":
+        return [points_table(results)]
+    if report.command == "serve":
+        from .serve import serve_tables  # it is made of what stands below
+
+        return serve_tables(results)
+    if report.command == "probe-quality":
+        from .quality import quality_tables  # it is made of what stands below
+
+        return quality_tables(results)
+    if report.command == "probe-sinks":
+        from .sinks import sinks_tables
+
+        return sinks_tables(results)
     return []
+
+
+def load_tables(results: Results) -> list[Table]:
+    """One load run: limits, facts, and its course; by session age too where that says something else."""
+    shown = [limits_table(results), facts_table(results), buckets_table(results)]
+    if results["offered"].get("call_length") or results["offered"].get("rate_hz"):
+        shown.append(ages_table(results))
+    return shown
 
 
 def limits_table(results: Results) -> Table:
@@ -51,21 +73,42 @@ def limits_table(results: Results) -> Table:
 
 
 def facts_table(results: Results) -> Table:
-    """One run in a dozen lines."""
-    calls, frames, client, offered = (results[key] for key in ("calls", "frames", "client", "offered"))
-    fresh = results["freshness"] or {}
+    """One run in two dozen lines."""
+    return Table("Run", ("what", "figure"), (*_call_facts(results), *_frame_facts(results)))
+
+
+def _call_facts(results: Results) -> list[tuple[str, str]]:
+    calls, offered, cancels = results["calls"], results["offered"], results.get("cancels")
     refused = ", ".join(f"{count} {reason}" for reason, count in calls["refused"].items()) or "0"
-    facts = [
-        ("server", offered["url"]),
+    facts = [("server", f"{offered['url']} ({results.get('protocol') or 'unknown'})")]
+    facts.append(
         (
             "calls offered / opened / cut off",
-            f"{offered['sessions']} / {calls['opened']} / {calls['cut_off']}",
-        ),
-        ("calls refused", refused),
+            f"{calls.get('dialled', offered['sessions'])} / {calls['opened']} / {calls['cut_off']}",
+        )
+    )
+    facts.append(("calls refused", refused))
+    if calls.get("vanished"):
+        facts.append(("calls that vanished", str(calls["vanished"])))
+    if cancels and cancels["sent"]:
+        went_on = f"{cancels['went_on'] or 'none'} went on"
+        after = f" for {spread(cancels['went_on_s'])} s" if cancels["went_on"] else ""
+        facts.append(("replies cancelled", f"{cancels['sent']}, {went_on}{after}"))
+    if "speech_share" in results:
+        facts.append(("speech, of the time of a call", share(results["speech_share"])))
+    return [
+        *facts,
         ("length (s)", seconds(results["elapsed_s"], 1)),
         ("frame (s)", seconds(results["frame_s"])),
+    ]
+
+
+def _frame_facts(results: Results) -> list[tuple[str, str]]:
+    frames, client, fresh = results["frames"], results["client"], results["freshness"] or {}
+    facts = [
         ("freshness, first token p50 / p90 / p99 (s)", spread(fresh.get("first_s"))),
         ("freshness, last token p50 / p90 / p99 (s)", spread(fresh.get("last_s"))),
+        ("slope of freshness against age (s per minute)", _slope(results.get("slope"))),
         ("first token after speech p50 / p90 / p99 (s)", spread(results["after_speech_s"])),
         (
             "cadence (frames delivered / due)",
@@ -74,10 +117,22 @@ def facts_table(results: Results) -> Table:
         ("frames stalled / empty", f"{frames['stalled']} / {frames['empty']}"),
         ("beats skipped", str(results["skipped_beats"])),
         ("moment of silence (s)", seconds(results["silence_at_s"], 1)),
+    ]
+    if sound := results.get("sound"):
+        facts.append(("speech given back, of what was sent", share(sound["share"])))
+    if errors := results.get("wer"):
+        facts.append(("words misheard (of words said)", f"{share(errors['wer'])} ({errors['words']})"))
+    return [
+        *facts,
         ("our own packet lag p50 / p99 (s)", spread(client["lag_s"], ("p50", "p99"))),
         ("our own CPU share", share(client["cpu_share"])),
     ]
-    return Table("Run", ("what", "figure"), tuple(facts))
+
+
+def _slope(found: Mapping[str, float] | None) -> str:
+    if not found:
+        return NOTHING
+    return f"{found['s_per_min']:+.4f} (95 %: {found['low']:+.4f} to {found['high']:+.4f})"
 
 
 def buckets_table(results: Results) -> Table:
@@ -85,6 +140,32 @@ def buckets_table(results: Results) -> Table:
     rows = [(_span(bucket), *_bucket(bucket)) for bucket in results["buckets"]]
     columns = ("elapsed (s)", "frames", "first p50", "first p99", "last p99", "stalled", "empty", "pool")
     return Table("By elapsed time", columns, tuple(rows))
+
+
+def ages_table(results: Results) -> Table:
+    """The run by the age of its calls: with calls coming and going, elapsed time mixes old and young."""
+    rows = [(_span(bucket), str(bucket["sessions"]), *_bucket(bucket)[:-1]) for bucket in results["ages"]]
+    columns = ("age (s)", "calls", "frames", "first p50", "first p99", "last p99", "stalled", "empty")
+    return Table("By session age", columns, tuple(rows))
+
+
+def points_table(results: Results) -> Table:
+    """A search for the largest N: every N that was tried. Without ticks, the time after speech is shown."""
+    ticks = any(point["last_s"] for point in results["points"])
+    shown = (("first", "first_s"), ("last", "last_s")) if ticks else (("after speech", "after_speech_s"),)
+    rows = [
+        (
+            f"{point['n']}",
+            "yes" if point["held"] else "no",
+            *(spread(point[key], ("p50", "p99")) for _, key in shown),
+            share(point["cadence"]),
+            share(point["cpu_share"], digits=0),
+            point["why"] or NOTHING,
+        )
+        for point in results["points"]
+    ]
+    columns = ("N", "holds", *(f"{name} p50 / p99" for name, _ in shown), "cadence", "our CPU", "why not")
+    return Table(f"Calls within {seconds(results['budget_s'])} s", columns, tuple(rows))
 
 
 def arms_table(arms: Mapping[str, Results]) -> Table:
@@ -139,7 +220,7 @@ def _bucket(bucket: Results) -> tuple[str, ...]:
     fresh = bucket["freshness"]
     first, last = (fresh["first_s"], fresh["last_s"]) if fresh else ({}, {})
     times = (seconds(first.get("p50")), seconds(first.get("p99")), seconds(last.get("p99")))
-    counts = (str(bucket["stalled"]), str(bucket["empty"]), share(bucket["occupancy"]))
+    counts = (str(bucket["stalled"]), str(bucket["empty"]), share(bucket.get("occupancy")))
     return (str(bucket["frames"]), *times, *counts)
 
 

@@ -1,0 +1,157 @@
+"""`metronome load --find-n`: one run after another until the largest N that holds is known.
+
+Knows:   the folder of a search (one run folder a point) and how an ended search goes on.
+Ignores: which N comes next (load/search.py) and when a point is lost (load/saturation.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..errors import NotMeasured, ProfileError
+from .load import hold, keep, name_of, read_speech, recording_in
+
+if TYPE_CHECKING:
+    from ..load.plan import Plan
+    from ..report import Report
+    from ..speech import Clip
+
+PLAN = "plan.json"
+_SETTLE_S = 1.0  # between two points: the server takes back what the last calls held
+
+
+def search(
+    plan: Plan, speech: str, most: int, resume: Path | None, out: Path
+) -> tuple[Report, OSError | None]:
+    """Search from `plan.sessions` up to `most`. NotMeasured when a point cannot be judged."""
+    from ..clock import SystemClock
+    from ..load.search import next_n
+    from ..report import new_report
+
+    clock = SystemClock()
+    report = new_report("find-n", None, clock, plan.seed)
+    asked, clips = plan.settings() | {"speech": speech, "most": most}, read_speech(speech)
+    folder = _begin(plan, asked, resume, out)
+    points = _saved(folder)
+    while (n := next_n({n: point.held for n, point in points.items()}, plan.sessions, most)) is not None:
+        if points:
+            clock.wait_until(clock.now() + _SETTLE_S)
+        point = _try(replace(plan, sessions=n), clips, folder)
+        if point.results["stopped_early"]:
+            report.notes.append(f"ended early, at the user's wish; go on with --resume {folder}")
+            break
+        points[n] = point
+    _conclude(report, asked, points, whole=n is None)
+    return report, keep(report, folder)
+
+
+def _begin(plan: Plan, asked: dict[str, Any], resume: Path | None, out: Path) -> Path:
+    """The folder of the search; one that is taken up again must have been asked the same."""
+    from ..clock import SystemClock
+    from ..report import run_folder
+
+    if resume is None:
+        folder = run_folder(out, "find-n", name_of(plan), SystemClock())
+        (folder / PLAN).write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
+        return folder
+    try:
+        before = json.loads((resume / PLAN).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProfileError("resume", str(resume), f"give the folder of a --find-n ({error})") from None
+    for name, value in asked.items():
+        if before.get(name) != value:
+            cure = f"it was {before.get(name)!r} in {resume}: ask for the same, or begin anew"
+            raise ProfileError(name, value, cure)
+    return resume
+
+
+def _saved(folder: Path) -> dict[int, Report]:
+    """The points that were measured to their end."""
+    from ..report import read_report
+
+    done = sorted(path.parent for path in folder.glob("n-*/report.json"))
+    return {int(point.name.removeprefix("n-")): read_report(point) for point in done}
+
+
+def _try(plan: Plan, clips: list[Clip], search: Path) -> Report:
+    """One point: fresh calls, and a run folder of its own below that of the search."""
+    from ..load.saturation import doomed
+
+    folder = search / f"n-{plan.sessions:04}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a point that was killed
+    folder.mkdir()
+    try:
+        with recording_in(folder) as recorder:
+            report, run = hold(plan, clips, recorder, doomed)
+        if not (run.doomed or run.stopped):
+            _check_measured(plan.sessions, report)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if [path.name for path in search.iterdir()] == [PLAN]:
+            shutil.rmtree(search)  # nothing was found: nothing to go on with
+        raise
+    if not run.stopped:
+        keep(report, folder)
+        typer.echo(f"N = {plan.sessions}: {'holds' if report.held else _missed(report)}", err=True)
+    return report
+
+
+def _check_measured(n: int, point: Report) -> None:
+    unmeasured = [row["name"] for row in point.results["limits"] if row["held"] is None]
+    if unmeasured:
+        raise NotMeasured(f"N = {n} cannot be judged: {'; '.join(point.notes) or unmeasured[0]}")
+
+
+def _conclude(report: Report, asked: dict[str, Any], points: dict[int, Report], whole: bool) -> None:
+    from ..load.search import largest
+
+    n = largest({n: point.held for n, point in points.items()})
+    rows = [_row(number, point) for number, point in sorted(points.items())]
+    next_up = next((row for row in rows if row["n"] > n), None)
+    why = f"; {next_up['n']} calls: {next_up['why']}" if next_up else ""
+    more = why if whole else " (not searched to the end)"
+    at_least = "at least " if n == asked["most"] or not whole else ""
+    report.results = {
+        "offered": asked,
+        "n": n,
+        "budget_s": next((row["budget_s"] for row in rows if row["budget_s"]), None),
+        "points": rows,
+        "verdict": f"N = {at_least}{n}{more}" if n else f"no number of calls holds{more}",
+    }
+    report.held = n > 0
+
+
+def _row(n: int, point: Report) -> dict[str, Any]:
+    found = point.results
+    fresh, client = found["freshness"] or {}, found["client"]
+    return {
+        "n": n,
+        "held": point.held,
+        "why": "" if point.held else _missed(point),
+        "elapsed_s": found["elapsed_s"],
+        "budget_s": found["budget_s"],
+        "first_s": fresh.get("first_s"),
+        "last_s": fresh.get("last_s"),
+        "after_speech_s": found["after_speech_s"],
+        "cadence": found["frames"]["cadence"],
+        "skipped_beats": found["skipped_beats"],
+        "lag_s": client["lag_s"],
+        "cpu_share": client["cpu_share"],
+    }
+
+
+def _missed(point: Report) -> str:
+    if doomed := point.results["doomed"]:
+        return str(doomed)
+    missed = [row for row in point.results["limits"] if not row["held"]]
+    return "; ".join(f"{row['name']}: {_short(row['measured'])}" for row in missed)
+
+
+def _short(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,102 @@
+"""Figures over the frames of a run: freshness, its slope, silence, cadence, waits after speech.
+
+Knows:   frame records, and what a caller could know of a frame.
+Ignores: how the records came about, and what is concluded. Everything here is arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..stats import percentiles, theil_sen
+from ..trace import FrameRecord
+from .call import Call
+
+# A healthy frame is closed within one period of its due time, and the next is due one period later: when the
+# last one alive lies further back than this many periods, the server has gone quiet.
+_QUIET_PERIODS = 3.0
+_MINUTE = 60.0
+
+
+def freshness(frames: Iterable[FrameRecord]) -> dict[str, Any] | None:
+    """Seconds from a frame's due time to its first and last token; None when no frame brought one.
+
+    `first_less_lag` takes out what the caller itself was late with the frame's last sample.
+    """
+    spoken = [frame for frame in frames if frame.first is not None and frame.last is not None]
+    if not spoken:
+        return None
+    return {
+        "first_s": percentiles([f.first - f.due for f in spoken if f.first is not None]),
+        "last_s": percentiles([f.last - f.due for f in spoken if f.last is not None]),
+        "first_less_lag_s": percentiles([f.first - f.due - f.lag for f in spoken if f.first is not None]),
+    }
+
+
+def slope(frames: Sequence[FrameRecord]) -> dict[str, float] | None:
+    """Theil-Sen slope of the freshness of the first token against session age, in s per minute of age.
+
+    With its 95 % interval; None without two ages. Work that grows with a call's age makes it positive.
+    """
+    spoken = [(frame.age_s, frame.first - frame.due) for frame in frames if frame.first is not None]
+    found = theil_sen([age / _MINUTE for age, _ in spoken], [late for _, late in spoken])
+    if found is None:
+        return None
+    return {"s_per_min": found.estimate, "low": found.low, "high": found.high}
+
+
+def alive(frame: FrameRecord) -> bool:
+    """Whether a frame did what it was to do: it brought a token, or had none to bring and was not stalled."""
+    return frame.first is not None or not (frame.stalled or frame.speaking)
+
+
+def silence(
+    frames: Sequence[FrameRecord], end: float, period_s: float | None, start: float = 0.0
+) -> float | None:
+    """The first moment from which no session got anything but stalled, empty or missing frames until `end`.
+
+    In seconds from `start`: when the first such frame was due. None while somebody is still served, and None
+    for servers that tell no ticks: without due times nobody can say that a frame is missing.
+    """
+    if period_s is None or not frames:
+        return None
+    last_alive = max((frame.due for frame in frames if alive(frame)), default=None)
+    if last_alive is None:
+        return min(frame.due for frame in frames) - start
+    if end - last_alive <= _QUIET_PERIODS * period_s:
+        return None
+    return min((f.due for f in frames if f.due > last_alive), default=last_alive + period_s) - start
+
+
+def last_hung_up(calls: Sequence[Call], end: float) -> float:
+    """Until when somebody was on the line: nobody can go silent after that."""
+    return max((call.ended or end for call in calls if call.frames), default=end)
+
+
+def waits_after_speech(call: Call) -> list[float]:
+    """Seconds from each end of speech to the first token after it: all that a server without ticks shows.
+
+    It flatters a server that is still answering something older, so it never stands in for freshness.
+    """
+    if call.frames is None:
+        return []
+    tokens = call.frames.tokens
+    ends = [call.frames.start + end for end in call.stream.speech_ends()]
+    waits = []
+    for end, following in pairwise([*ends, math.inf]):
+        first = bisect_left(tokens, end)
+        if first < len(tokens) and tokens[first] < following:
+            waits.append(tokens[first] - end)
+    return waits
+
+
+def due_frames(call: Call, end: float, period_s: float) -> int:
+    """Beats between a call's first tick event and its end, told or not."""
+    if call.beats is None:
+        return 0
+    told = call.beats[1] - call.beats[0] + 1
+    return told + int(((call.ended or end) - call.last_beat) // period_s)

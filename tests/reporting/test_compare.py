@@ -1,0 +1,54 @@
+"""Several runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metronome_cli.errors import FieldError
+from metronome_cli.reporting.compare import compared, comparison, draw_comparison, short_names
+
+
+def test_runs_are_columns_and_figures_are_rows(run_of: Any) -> None:
+    one = run_of("load")[1]
+    other = one.model_copy(deep=True)
+    other.results["calls"]["opened"] = 7
+    other.results["freshness"] = None
+    table = comparison(compared({"before": one, "after": other}))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert table.columns == ("what", "before", "after")
+    assert rows["calls opened"] == ("2", "7")
+    assert rows["calls refused"] == ("3", "3")
+    assert rows["freshness, first token p50 / p90 / p99 (s)"] == ("0.400 / 0.500 / 0.625", "-")
+    assert rows["every limit held"][0] == "no: calls refused; freshness"
+    assert {len(row) for row in table.rows} == {3}
+
+
+def test_a_demo_stands_there_with_both_of_its_arms(run_of: Any) -> None:
+    report = run_of("demo")[1]
+    table = comparison(compared({"demo": report, "again": report}))
+    assert table.columns[1:] == ("demo unbounded", "demo window", "again unbounded", "again window")
+    assert {row[0]: row[1:3] for row in table.rows}["moment of silence (s)"] == ("10.0", "-")
+
+
+def test_a_run_that_has_nothing_to_compare_is_named(run_of: Any) -> None:
+    with pytest.raises(FieldError, match="find-n"):
+        compared({"mine": run_of("find-n")[1]})
+
+
+def test_each_run_leaves_its_line_in_the_picture(run_of: Any, tmp_path: Path) -> None:
+    runs = compared({"a": run_of("load")[1], "b": run_of("load")[1].model_copy(deep=True)})
+    draw_comparison(tmp_path / "both.png", runs)
+    draw_comparison(tmp_path / "again.png", runs)
+    draw_comparison(tmp_path / "one.png", {"a": runs["a"]})
+    both, again, one = ((tmp_path / name).read_bytes() for name in ("both.png", "again.png", "one.png"))
+    assert both == again != one
+
+
+def test_names_are_as_short_as_tells_the_runs_apart() -> None:
+    assert short_names([Path("runs/a"), Path("runs/b")]) == ["a", "b"]
+    assert short_names([Path("mon/n-4"), Path("tue/n-4")]) == ["mon/n-4", "tue/n-4"]
+    with pytest.raises(FieldError, match="once"):
+        short_names([Path("runs/a"), Path("runs/a")])
