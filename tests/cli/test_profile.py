@@ -34,12 +34,12 @@ def test_show_gives_every_value_the_defaults_included() -> None:
     assert rows["window.sinks"] == '"header"'
     assert rows["server.reaper_s"] == "2.0"
     assert rows["window.carry"] == "not set"
-    assert "One session needs at most 37 blocks and its header; the pool has 320." in shown
+    assert "One session needs at most 39 blocks and its header; the pool has 336." in shown
 
 
 def test_show_as_json_is_the_profile_and_its_bound() -> None:
     shown = json.loads(profile("show", "laptop", "--json").stdout)
-    assert shown.pop("session_blocks") == 37
+    assert shown.pop("session_blocks") == 39
     assert shown == load_profile("laptop").model_dump()
 
 

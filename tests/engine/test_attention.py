@@ -67,8 +67,10 @@ def test_the_mask_admits_the_sinks_and_the_last_w_and_nothing_else(t: int) -> No
     lane = aged_lane(pool, policy, t)
     assert lane.extend(1)
     layout = plan([lane], [1], 4, 40)
-    admitted = layout.table_BN[0].repeat_interleave(4)[layout.visible_BML[0, 0]].tolist()
-    offsets = torch.arange(layout.visible_BML.shape[-1]).remainder(4)[layout.visible_BML[0, 0]].tolist()
+    (rows,) = layout.parts
+    visible_L = rows.visible_BML[0, 0]
+    admitted = rows.table_BN[0].repeat_interleave(4)[visible_L].tolist()
+    offsets = torch.arange(len(visible_L)).remainder(4)[visible_L].tolist()
     logical = {block: number for number, block in lane.table.items()}
     seen = [logical[block] * 4 + offset for block, offset in zip(admitted, offsets, strict=True)]
     assert sorted(seen) == sorted({p for p in range(t + 1) if p < 5 or t - 9 < p})

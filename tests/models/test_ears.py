@@ -64,7 +64,7 @@ def babbler(tiny_whisper: Path, monkeypatch: pytest.MonkeyPatch) -> Ears:
     random = np.random.default_rng(0)
 
     def babble(
-        _: WhisperBatch, audio: Sequence[Audio], prefixes: Sequence[Sequence[int]], cap: int
+        _: WhisperBatch, audio: Sequence[Audio], prefixes: Sequence[Sequence[int]], cap: int, give_up: object
     ) -> list[Decoded]:
         return [
             one_word_after_another(buffer, len(prefix))

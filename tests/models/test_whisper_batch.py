@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from metronome_cli.errors import AssetError
 from metronome_cli.models.assets import locate
 from metronome_cli.models.whisper_batch import WhisperBatch
+from metronome_cli.models.word_times import is_lost, timed_words
 from metronome_cli.speech import read_clips
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -72,6 +74,37 @@ def test_no_row_passes_the_cap(tiny_whisper: Path) -> None:
     decoded = WhisperBatch(tiny_whisper, 8.0).decode(list(noise), [[], [5, 6, 7], [8]], 4)
     assert [len(one.tokens) for one in decoded] == [4, 4, 4]
     assert [one.attention.shape for one in decoded] == [(2, 4, 400), (2, 7, 400), (2, 5, 400)]
+
+
+def test_a_row_that_is_given_up_ends_there_and_leaves_its_neighbours_alone(tiny_whisper: Path) -> None:
+    noise = np.random.default_rng(0).normal(size=(2, 32_000)).astype(np.float32)
+    batch = WhisperBatch(tiny_whisper, 8.0)
+    asked = []
+
+    def give_up(row: int, tokens: Sequence[int], attention: NDArray[np.float32]) -> bool:
+        asked.append((row, len(tokens), attention.shape[1]))
+        return row == 1 and len(tokens) == 12
+
+    whole = batch.decode(list(noise), [[], [7, 8]], 20)
+    short = batch.decode(list(noise), [[], [7, 8]], 20, give_up)
+    assert short[0].tokens == whole[0].tokens
+    assert short[1].tokens == whole[1].tokens[:12]
+    assert asked == [(0, 6, 6), (1, 6, 8), (0, 12, 12), (1, 12, 14), (0, 18, 18)]
+
+
+@pytest.mark.assets("whisper-tiny.en", "speech")
+def test_a_loop_is_given_up_with_its_true_words_kept(batch: WhisperBatch) -> None:
+    """ "Try again", said once: Whisper says it without end."""
+    (clip,) = (clip for clip in read_clips(locate("speech")) if clip.name == "beckett.flac")
+    audio = clip.samples[72_000:104_000]
+
+    def lost(row: int, tokens: Sequence[int], attention: NDArray[np.float32]) -> bool:
+        return is_lost(tokens, 0, attention[..., :100], batch.text)
+
+    whole, short = batch.decode([audio], [[]], CAP)[0], batch.decode([audio], [[]], CAP, lost)[0]
+    assert len(short.tokens) <= CAP / 2 < len(whole.tokens) == CAP
+    words = [word.text for word in timed_words(short.tokens, 0, short.attention[..., :100], batch.text)]
+    assert words[:2] == ["Try", "again."]
 
 
 def test_a_prefix_that_nearly_fills_the_context_leaves_its_neighbours_alone(tiny_whisper: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from metronome_cli.models.word_times import Word, _bounds, is_spoken, timed_words
+from metronome_cli.models.word_times import Word, _bounds, is_lost, is_spoken, timed_words
 
 PIECES = (" He", " was", " not", " an", " old", "-", "sp", "osed", " man", ".", " him", " 's")
 
@@ -56,6 +56,22 @@ def test_the_transcript_ends_where_it_looks_back_for_what_was_said_before() -> N
 def test_an_echo_takes_its_whole_word_with_it() -> None:
     words = timed_words([0, 1, 4, 5, 6, 7], 0, looking([0.4, 1.0, 2.6, 2.8, 0.4, 1.0]), text_of)
     assert [word.text for word in words] == ["He", "was"]
+
+
+def test_a_transcript_is_lost_once_it_repeats_what_it_hears_again() -> None:
+    tokens, at_s = [0, 1, 2, 3, 4, 8] * 3, [0.4, 1.0, 1.8, 2.6, 3.4, 4.2] * 3
+    lost = [n for n in range(1, 19) if is_lost(tokens[:n], 0, looking(at_s[:n]), text_of)]
+    assert lost == list(range(12, 19))  # six tokens after the sixth, where the echo begins
+
+
+def test_words_that_are_truly_said_twice_are_no_loss() -> None:
+    at_s = [0.4 * n for n in range(18)]
+    assert not is_lost([0, 1, 2, 3, 4, 8] * 3, 0, looking(at_s, positions=400), text_of)
+
+
+def test_a_look_back_without_a_repetition_is_no_loss() -> None:
+    at_s = [0.4, 1.0, 1.8, 2.6, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4]
+    assert not is_lost([0, 1, 2, 3, 4, 8, 10, 1, 3, 8], 0, looking(at_s), text_of)
 
 
 def test_punctuation_may_look_anywhere() -> None:

@@ -5,7 +5,7 @@ Ignores: where queries and keys come from. Keys arrive rotated, once, and are ne
 
 Sinks (p < S) are met by a query turned for the sinks, the window (max(S, t-W+1) <= p <= t) by the
 token's own; a block that holds both kinds is visited twice (design, section 4).
-Shape letters: B rows (sessions with tokens in this step), T tokens of all rows, M most tokens of a row,
+Shape letters: B rows (sessions with tokens in this step), T tokens of them all, M most tokens of a row,
 N blocks of a row, L places of a row (N x block size), Q query heads, H KV heads, D head size.
 """
 
@@ -24,6 +24,17 @@ _PADDING = -1  # logical number of a block that is not there; its indexes are ne
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a step, padded to the longest of them."""
+
+    token_T: Tensor  # which of the step's tokens they hold
+    padded_T: Tensor  # each one's position in the padded [B x M] batch
+    table_BN: Tensor  # physical blocks: sink columns first, then window columns
+    sink_places: int  # how many of the L places belong to sink columns
+    visible_BML: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Where a step's tokens lie and what they may see; made once, used by every layer."""
 
@@ -33,36 +44,36 @@ class Layout:
     window_T: Tensor
     sinks_T: Tensor
     place_T: Tensor  # each token's place in the flattened pool
-    padded_T: Tensor  # each token's position in the padded [B x M] batch
-    table_BN: Tensor  # physical blocks: sink columns first, then window columns
-    sink_places: int  # how many of the L places belong to sink columns
-    visible_BML: Tensor
+    parts: tuple[Rows, ...]
 
 
 def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch: int) -> Layout:
-    """Lay out a step; each lane has just been extended by its length, 1 or more."""
+    """Lay out a step; each lane has just been extended by its length, 1 or more.
+
+    Rows of one token stand apart from longer ones: padded to those, they would cost as much.
+    """
     starts = [lane.length - length for lane, length in zip(lanes, lengths, strict=True)]
     index_T = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
     row_T = torch.repeat_interleave(torch.arange(len(lanes)), torch.tensor(lengths))
-    start_B, most = torch.tensor(starts), max(lengths)
     window_B, sinks_B = torch.tensor([reach(lane.policy) for lane in lanes]).unbind(1)
-
-    columns = [_columns(lane, start, block_size) for lane, start in zip(lanes, starts, strict=True)]
-    sink_width = max(len(sinks) for sinks, _ in columns)
-    run_width = max(len(run) for _, run in columns)
-    logical_BN = torch.tensor([_pad(sinks, sink_width) + _pad(run, run_width) for sinks, run in columns])
-    physical = [{**lane.table, _PADDING: scratch} for lane in lanes]
-    table_BN = torch.tensor(
-        [[of[n] for n in row] for of, row in zip(physical, logical_BN.tolist(), strict=True)]
-    )
-
-    sink_places = sink_width * block_size
-    key_BL = (logical_BN.unsqueeze(-1) * block_size + torch.arange(block_size)).flatten(1)
-    t_BM1 = (start_B.unsqueeze(1) + torch.arange(most)).unsqueeze(-1)
-    visible_BML = _visible(t_BM1, key_BL.unsqueeze(1), window_B, sinks_B, sink_places)
     block_T = torch.tensor(
-        [physical[b][n] for b, n in zip(row_T.tolist(), (index_T // block_size).tolist(), strict=True)]
+        [
+            lanes[row].table[block]
+            for row, block in zip(row_T.tolist(), (index_T // block_size).tolist(), strict=True)
+        ]
     )
+    is_long_B = torch.tensor(lengths) > 1
+    parts = [
+        _rows(
+            [lanes[row] for row in torch.where(chosen_B)[0].tolist()],
+            [lengths[row] for row in torch.where(chosen_B)[0].tolist()],
+            torch.where(chosen_B[row_T])[0],
+            block_size,
+            scratch,
+        )
+        for chosen_B in (is_long_B, ~is_long_B)
+        if chosen_B.any()
+    ]
     return Layout(
         tuple(lanes),
         tuple(lengths),
@@ -70,41 +81,19 @@ def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch
         window_B[row_T],
         sinks_B[row_T],
         block_T * block_size + index_T % block_size,
-        row_T * most + index_T - start_B[row_T],
-        table_BN,
-        sink_places,
-        visible_BML,
+        tuple(parts),
     )
 
 
 def attend(query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
-    """Attention of all rows of a step, [T, Q, D]. `keys`, `values`: one layer's [blocks + 1, block, H, D].
-
-    One product per KV head: the gathered keys lie head by head inside a token, and a batched product over
-    (row, head) would copy them once more.
-    """
-    rows, most, places = layout.visible_BML.shape
-    kv_heads, head_size = keys.shape[-2:]
-    keys_BLHD, values_BLHD = (
-        pool.index_select(0, layout.table_BN.flatten())
-        .view(rows, places, kv_heads, head_size)
-        .to(query_TQD.dtype)
-        for pool in (keys, values)
-    )
-    queries, sink_queries = (
-        _to_rows(x * head_size**-0.5, rows, most, kv_heads, layout) for x in (query_TQD, sink_query_TQD)
-    )
-    hidden = (~layout.visible_BML).repeat_interleave(query_TQD.shape[1] // kv_heads, dim=1)
-    cut = layout.sink_places
-    out = torch.empty_like(queries)
-    for head in range(kv_heads):
-        keys_BDL = keys_BLHD[:, :, head].transpose(1, 2)
-        scores = torch.cat(
-            (sink_queries[head] @ keys_BDL[..., :cut], queries[head] @ keys_BDL[..., cut:]), dim=-1
-        )
-        weights = scores.masked_fill_(hidden, float("-inf")).softmax(-1)
-        out[head] = weights @ values_BLHD[:, :, head]
-    return _from_rows(out, rows, most, layout)
+    """Attention of all rows of a step, [T, Q, D]. `keys`, `values`: one layer's [blocks + 1, block, H, D]."""
+    if len(layout.parts) == 1:
+        return _attend(query_TQD, sink_query_TQD, keys, values, layout.parts[0])
+    out_TQD = torch.empty_like(query_TQD)
+    for rows in layout.parts:
+        queries = query_TQD[rows.token_T], sink_query_TQD[rows.token_T]
+        out_TQD[rows.token_T] = _attend(*queries, keys, values, rows)
+    return out_TQD
 
 
 def attend_plain(
@@ -128,6 +117,54 @@ def attend_plain(
     return out
 
 
+def _rows(
+    lanes: Sequence[Lane], lengths: Sequence[int], token_T: Tensor, block_size: int, scratch: int
+) -> Rows:
+    starts = [lane.length - length for lane, length in zip(lanes, lengths, strict=True)]
+    columns = [_columns(lane, start, block_size) for lane, start in zip(lanes, starts, strict=True)]
+    sink_width = max(len(sinks) for sinks, _ in columns)
+    run_width = max(len(run) for _, run in columns)
+    logical = [_pad(sinks, sink_width) + _pad(run, run_width) for sinks, run in columns]
+    physical = [{**lane.table, _PADDING: scratch} for lane in lanes]
+    table_BN = torch.tensor([[of[n] for n in row] for of, row in zip(physical, logical, strict=True)])
+
+    sink_places, most = sink_width * block_size, max(lengths)
+    key_BL = (torch.tensor(logical).unsqueeze(-1) * block_size + torch.arange(block_size)).flatten(1)
+    t_BM1 = (torch.tensor(starts).unsqueeze(1) + torch.arange(most)).unsqueeze(-1)
+    window_B, sinks_B = torch.tensor([reach(lane.policy) for lane in lanes]).unbind(1)
+    visible_BML = _visible(t_BM1, key_BL.unsqueeze(1), window_B, sinks_B, sink_places)
+    padded = [row * most + at for row, length in enumerate(lengths) for at in range(length)]
+    return Rows(token_T, torch.tensor(padded), table_BN, sink_places, visible_BML)
+
+
+def _attend(query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    """One product per KV head: the gathered keys lie head by head inside a token, and a batched product over
+    (row, head) would copy them once more.
+    """
+    count, _, places = rows.visible_BML.shape
+    kv_heads, head_size = keys.shape[-2:]
+    keys_BLHD, values_BLHD = (
+        pool.index_select(0, rows.table_BN.flatten())
+        .view(count, places, kv_heads, head_size)
+        .to(query_TQD.dtype)
+        for pool in (keys, values)
+    )
+    queries, sink_queries = (
+        _to_rows(x * head_size**-0.5, kv_heads, rows) for x in (query_TQD, sink_query_TQD)
+    )
+    hidden = (~rows.visible_BML).repeat_interleave(query_TQD.shape[1] // kv_heads, dim=1)
+    cut = rows.sink_places
+    out = torch.empty_like(queries)
+    for head in range(kv_heads):
+        keys_BDL = keys_BLHD[:, :, head].transpose(1, 2)
+        scores = torch.cat(
+            (sink_queries[head] @ keys_BDL[..., :cut], queries[head] @ keys_BDL[..., cut:]), dim=-1
+        )
+        weights = scores.masked_fill_(hidden, float("-inf")).softmax(-1)
+        out[head] = weights @ values_BLHD[:, :, head]
+    return _from_rows(out, rows)
+
+
 def _columns(lane: Lane, start: int, block_size: int) -> tuple[list[int], list[int]]:
     """Logical blocks that tokens from index `start` on may see: the sinks', and the window's run."""
     end = (lane.length - 1) // block_size + 1
@@ -148,21 +185,23 @@ def _visible(t_BM1: Tensor, key_B1L: Tensor, window_B: Tensor, sinks_B: Tensor, 
     return torch.where(in_sink_column, as_sink, as_window) & (key_B1L <= t_BM1)
 
 
-def _to_rows(x_TQD: Tensor, rows: int, most: int, kv_heads: int, layout: Layout) -> Tensor:
+def _to_rows(x_TQD: Tensor, kv_heads: int, rows: Rows) -> Tensor:
     """[H, B, M x Q/H, D]: padded to the longest row, grouped by KV head. Padding is zero."""
+    count, most, _ = rows.visible_BML.shape
     query_heads, head_size = x_TQD.shape[1:]
-    if len(x_TQD) < rows * most:
-        padded = x_TQD.new_zeros(rows * most, query_heads, head_size)
-        x_TQD = padded.index_copy_(0, layout.padded_T, x_TQD)
+    if len(x_TQD) < count * most:
+        padded = x_TQD.new_zeros(count * most, query_heads, head_size)
+        x_TQD = padded.index_copy_(0, rows.padded_T, x_TQD)
     return (
-        x_TQD.view(rows, most, kv_heads, -1, head_size)
+        x_TQD.view(count, most, kv_heads, -1, head_size)
         .permute(2, 0, 1, 3, 4)
-        .reshape(kv_heads, rows, -1, head_size)
+        .reshape(kv_heads, count, -1, head_size)
     )
 
 
-def _from_rows(out: Tensor, rows: int, most: int, layout: Layout) -> Tensor:
+def _from_rows(out: Tensor, rows: Rows) -> Tensor:
     """The inverse of `_to_rows`, with padding left behind."""
+    count, most, _ = rows.visible_BML.shape
     kv_heads, _, _, head_size = out.shape
-    x = out.view(kv_heads, rows, most, -1, head_size).permute(1, 2, 0, 3, 4).flatten(0, 1).flatten(1, 2)
-    return x if len(layout.padded_T) == len(x) else x[layout.padded_T]
+    x = out.view(kv_heads, count, most, -1, head_size).permute(1, 2, 0, 3, 4).flatten(0, 1).flatten(1, 2)
+    return x if len(rows.padded_T) == len(x) else x[rows.padded_T]

@@ -8,6 +8,7 @@ Shape letters: T tokens of all rows, E hidden size, Q query heads, H KV heads, D
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,10 @@ from torch import Tensor
 
 from .attention import Layout, attend
 from .kv_pool import KvPool
+from .linear import Linear
 from .rope import Rope, Turns
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Layout], Tensor]  # as attention.attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,13 @@ class LayerWeights:
     """One layer, projections fused by rows: q, k, v and gate, up."""
 
     input_norm: Tensor  # [E]
-    qkv: Tensor  # [(Q + 2H) D, E]
-    qkv_bias: Tensor | None
+    qkv: Linear  # [(Q + 2H) D, E]
     query_norm: Tensor | None  # [D]
     key_norm: Tensor | None
-    out: Tensor  # [E, Q D]
+    out: Linear  # [E, Q D]
     post_norm: Tensor  # [E]
-    gate_up: Tensor  # [2 I, E]
-    down: Tensor  # [E, I]
+    gate_up: Linear  # [2 I, E]
+    down: Linear  # [E, I]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class DecoderWeights:
     embedding: Tensor  # [V, E]
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [E]
-    head: Tensor  # [V, E]; the embedding itself when tied
+    head: Linear  # [V, E]; over the embedding when tied
 
 
 class Decoder:
@@ -65,6 +68,7 @@ class Decoder:
     def __init__(self, config: DecoderConfig, weights: DecoderWeights, rope: Rope) -> None:
         self.config = config
         self.rope = rope
+        self.attend: Attend = attend  # a probe may put one here that also looks on
         self._weights = weights
 
     @property
@@ -85,20 +89,20 @@ class Decoder:
             normed_TE = self._norm(hidden_TE, layer.input_norm)
             hidden_TE = hidden_TE + self._attention(normed_TE, number, turns, layout, pool)
             normed_TE = self._norm(hidden_TE, layer.post_norm)
-            gate, up = F.linear(normed_TE, layer.gate_up).chunk(2, dim=-1)
-            hidden_TE = hidden_TE + F.linear(F.silu(gate) * up, layer.down)
+            gate, up = layer.gate_up(normed_TE).chunk(2, dim=-1)
+            hidden_TE = hidden_TE + layer.down(F.silu(gate) * up)
         return self._norm(hidden_TE, self._weights.norm)
 
     def logits(self, hidden_TE: Tensor) -> Tensor:
         """Logits [T, V] of final hidden states."""
-        return F.linear(hidden_TE, self._weights.head)
+        return self._weights.head(hidden_TE)
 
     def _attention(
         self, hidden_TE: Tensor, number: int, turns: Turns, layout: Layout, pool: KvPool
     ) -> Tensor:
         layer, keys, values = self._weights.layers[number], pool.keys[number], pool.values[number]
         config = self.config
-        heads_TXD = F.linear(hidden_TE, layer.qkv, layer.qkv_bias).unflatten(-1, (-1, config.head_dim))
+        heads_TXD = layer.qkv(hidden_TE).unflatten(-1, (-1, config.head_dim))
         query_TQD, key_THD, value_THD = heads_TXD.split(
             (config.heads, config.kv_heads, config.kv_heads), dim=1
         )
@@ -107,8 +111,8 @@ class Decoder:
             key_THD = self._norm(key_THD, layer.key_norm)
         keys.flatten(0, 1)[layout.place_T] = turns.own(key_THD).to(keys.dtype)
         values.flatten(0, 1)[layout.place_T] = value_THD.to(values.dtype)
-        mixed_TQD = attend(turns.own(query_TQD), turns.to_sinks(query_TQD), keys, values, layout)
-        return F.linear(mixed_TQD.flatten(1), layer.out)
+        mixed_TQD = self.attend(turns.own(query_TQD), turns.to_sinks(query_TQD), keys, values, layout)
+        return layer.out(mixed_TQD.flatten(1))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)

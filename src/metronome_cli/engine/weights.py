@@ -21,6 +21,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ..errors import AssetError
 from .decoder import Decoder, DecoderConfig, DecoderWeights, LayerWeights
+from .linear import Linear
 from .rope import Rope
 
 _FAMILIES = ("llama", "qwen2", "qwen3")
@@ -38,6 +39,20 @@ def load_decoder(folder: Path, dtype: torch.dtype | str = torch.float32) -> Deco
     weights = _fuse(config, tensors.take)
     tensors.check_nothing_left(ignore={"lm_head.weight"} if config.tied else set())
     return Decoder(config, weights, make_rope(source, folder, dtype))
+
+
+def read_decoder_config(folder: Path) -> DecoderConfig:
+    """What a checkpoint folder's config.json says, without its weights. AssetError as in `load_decoder`."""
+    return _decoder_config(_read_config(folder), folder)
+
+
+def count_weights(folder: Path) -> int:
+    """How many numbers a checkpoint's safetensors hold, by their headers alone."""
+    total = 0
+    for path in sorted(set(_files_by_key(folder).values())):
+        with safe_open(path, framework="pt") as shard:
+            total += sum(math.prod(shard.get_slice(key).get_shape()) for key in shard.keys())  # noqa: SIM118
+    return total
 
 
 def make_rope(source: PreTrainedConfig, folder: Path, dtype: torch.dtype) -> Rope:
@@ -110,7 +125,7 @@ def _fuse(config: DecoderConfig, take: Take) -> DecoderWeights:
     layers = tuple(_fuse_layer(config, take, f"model.layers.{n}.") for n in range(config.layers))
     norm = take("model.norm.weight", (config.hidden,))
     head = embedding if config.tied else take("lm_head.weight", (config.vocab, config.hidden))
-    return DecoderWeights(embedding, layers, norm, head)
+    return DecoderWeights(embedding, layers, norm, Linear(head))
 
 
 def _fuse_layer(config: DecoderConfig, take: Take, prefix: str) -> LayerWeights:
@@ -121,14 +136,16 @@ def _fuse_layer(config: DecoderConfig, take: Take, prefix: str) -> LayerWeights:
     biases = [take(f"{attention}{n}_proj.bias", (r,)) for n, r in rows.items()] if config.qkv_bias else []
     return LayerWeights(
         input_norm=take(prefix + "input_layernorm.weight", (hidden,)),
-        qkv=torch.cat([take(f"{attention}{n}_proj.weight", (r, hidden)) for n, r in rows.items()]),
-        qkv_bias=torch.cat(biases) if biases else None,
+        qkv=Linear(
+            torch.cat([take(f"{attention}{n}_proj.weight", (r, hidden)) for n, r in rows.items()]),
+            torch.cat(biases) if biases else None,
+        ),
         query_norm=take(attention + "q_norm.weight", (config.head_dim,)) if config.qk_norm else None,
         key_norm=take(attention + "k_norm.weight", (config.head_dim,)) if config.qk_norm else None,
-        out=take(attention + "o_proj.weight", (hidden, rows["q"])),
+        out=Linear(take(attention + "o_proj.weight", (hidden, rows["q"]))),
         post_norm=take(prefix + "post_attention_layernorm.weight", (hidden,)),
-        gate_up=torch.cat([take(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")]),
-        down=take(mlp + "down_proj.weight", (hidden, inner)),
+        gate_up=Linear(torch.cat([take(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")])),
+        down=Linear(take(mlp + "down_proj.weight", (hidden, inner))),
     )
 
 
@@ -148,7 +165,7 @@ class _Tensors:
             tensor: Tensor = shard.get_tensor(key)
         if tuple(tensor.shape) != shape:
             raise AssetError(f"{file}: {key} has shape {tuple(tensor.shape)}, the config says {shape}")
-        return tensor.to(self._dtype)
+        return tensor.to(torch.get_default_device(), self._dtype)
 
     def check_nothing_left(self, ignore: set[str]) -> None:
         left = sorted(key for key in self._file_of if key not in ignore and not key.endswith("inv_freq"))

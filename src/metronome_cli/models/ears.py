@@ -21,7 +21,7 @@ from whisper.utils import compression_ratio
 from ..errors import ProfileError
 from .speech_gate import HOP, HOP_S, QUIETEST_FLOOR, next_floor, voiced
 from .whisper_batch import Decoded, WhisperBatch
-from .word_times import Word, is_spoken, timed_words
+from .word_times import Word, is_lost, is_spoken, timed_words
 
 RATE = 16_000  # samples per second
 SETTLED_S = 0.6  # audio after a word that makes it certain enough
@@ -140,6 +140,11 @@ class Ears:
         """A new call."""
         return Listening()
 
+    def forget(self, listening: Listening) -> None:
+        """Leave out what was said and not handed on yet."""
+        listening.mid_utterance = False
+        listening.rest(0.0)
+
     def hear(
         self,
         listening: Sequence[Listening],
@@ -187,7 +192,13 @@ class Ears:
         rows = [row for row, call in enumerate(calls) if call.unheard_s() >= LEAST_SPEECH_S]
         if rows:
             known = [[token for word in calls[row].handed for token in word.tokens] for row in rows]
-            decoded = self._whisper.decode([calls[row].audio for row in rows], known, self._cap)
+            audio = [calls[row].audio for row in rows]
+
+            def lost(place: int, tokens: Sequence[int], attention: NDArray[np.float32]) -> bool:
+                said, seen = [*known[place], *tokens], _within(attention, audio[place])
+                return is_lost(said, len(known[place]), seen, self._whisper.text)
+
+            decoded = self._whisper.decode(audio, known, self._cap, lost)
             for row, prefix, one in zip(rows, known, decoded, strict=True):
                 words[row] = self._believed(calls[row], prefix, one)
         return words
@@ -199,7 +210,7 @@ class Ears:
         words = timed_words(
             known + decoded.tokens,
             len(known),
-            decoded.attention[..., : -(-len(call.audio) // HOP)],
+            _within(decoded.attention, call.audio),
             self._whisper.text,
             call.start / RATE,
         )
@@ -211,6 +222,11 @@ class Ears:
 def _pieces(frame: NDArray[np.float32], most: int) -> list[NDArray[np.float32]]:
     """The frame in as few equal parts as hold at most `most` samples; one, when it is empty."""
     return np.array_split(frame, max(1, -(-len(frame) // most)))
+
+
+def _within(attention: NDArray[np.float32], audio: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What of the attention lies on the audio; behind that there is only padding."""
+    return attention[..., : -(-len(audio) // HOP)]
 
 
 def _hand_on(call: Listening, words: list[Word], piece_s: float, commit: bool) -> Heard:

@@ -9,8 +9,9 @@ Shapes:  B rows, N samples, M mel bands, F mel frames (10 ms), A audio positions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,12 @@ from whisper.audio import HOP_LENGTH, N_FFT, SAMPLE_RATE, mel_filters
 from whisper.model import MultiHeadAttention, TextDecoder, Whisper
 from whisper.tokenizer import Tokenizer, get_tokenizer
 
+from ..engine.linear import Linear
 from ..errors import AssetError
+
+# Whether to give a row up: its number, its new tokens, and Decoded.attention so far.
+GiveUp = Callable[[int, Sequence[int], NDArray[np.float32]], bool]
+_GLANCE = 6  # asked every so many tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,13 @@ class WhisperBatch:
     """
 
     def __init__(self, checkpoint: Path, context_s: float) -> None:
-        self._model = _load(checkpoint)
+        self._model = load_whisper(checkpoint)
         self._samples = round(context_s * SAMPLE_RATE)
         self._tokenizer: Tokenizer = get_tokenizer(
             self._model.is_multilingual, num_languages=self._model.num_languages, language="en"
         )
+        # Every round multiplies by the whole table, so a copy is laid out for that.
+        self._vocabulary = Linear(self._model.decoder.token_embedding.weight.detach())
         self._never = torch.tensor(_never_text(self._tokenizer, self._model.dims.n_vocab))
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -57,11 +65,15 @@ class WhisperBatch:
 
     @torch.inference_mode()
     def decode(
-        self, audio: Sequence[NDArray[np.float32]], prefixes: Sequence[Sequence[int]], cap: int
+        self,
+        audio: Sequence[NDArray[np.float32]],
+        prefixes: Sequence[Sequence[int]],
+        cap: int,
+        give_up: GiveUp | None = None,
     ) -> list[Decoded]:
         """Transcribe buffers (mono, 16 kHz, at most the context long), each on from its prefix of tokens.
 
-        A row leaves the batch at its end token, or after `cap` new tokens.
+        A row leaves the batch at its end token, after `cap` new tokens, or when it is given up.
         """
         start = self._tokenizer.sot_sequence_including_notimestamps
         prompts = [[*start, *prefix] for prefix in prefixes]
@@ -71,15 +83,18 @@ class WhisperBatch:
         states_BPE, heard_BKPA = loop.append(tokens_BP, torch.arange(tokens_BP.shape[1]).expand_as(tokens_BP))
 
         rows, last = torch.arange(len(prompts)), torch.tensor([len(prompt) for prompt in prompts]) - 1
-        no_speech_B = loop.logits(states_BPE[:, start.index(self._tokenizer.sot)]).softmax(-1)
+        no_speech_B = self._vocabulary(states_BPE[:, start.index(self._tokenizer.sot)]).softmax(-1)
         drafts = [
             _Draft(
                 self._tokenizer.eot,
                 min(cap, places - len(prompt)),
                 float(no_speech[self._tokenizer.no_speech]),
                 list(heard_KPA[:, len(start) - 1 : len(prompt) - 1].unbind(1)),
+                partial(give_up, row) if give_up else None,
             )
-            for prompt, no_speech, heard_KPA in zip(prompts, no_speech_B, heard_BKPA, strict=True)
+            for row, (prompt, no_speech, heard_KPA) in enumerate(
+                zip(prompts, no_speech_B, heard_BKPA, strict=True)
+            )
         ]
         self._extend(drafts, loop, last + 1, states_BPE[rows, last], heard_BKPA[rows, :, last])
         return [draft.finished() for draft in drafts]
@@ -89,7 +104,7 @@ class WhisperBatch:
     ) -> None:
         """Greedy decoding, one token a round for all rows that have not ended."""
         while True:
-            logits_BV = loop.logits(state_BE)
+            logits_BV = self._vocabulary(state_BE)
             logits_BV[:, self._never] = -torch.inf
             best = logits_BV.log_softmax(-1).max(-1)
             going = [
@@ -136,6 +151,7 @@ class _Draft:
     cap: int
     no_speech: float
     heard: list[Tensor]  # [K, A] for each token so far, prefix first
+    give_up: Callable[[Sequence[int], NDArray[np.float32]], bool] | None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -146,11 +162,20 @@ class _Draft:
         if token == self.end:
             return False
         self.tokens.append(token)
-        return len(self.tokens) < self.cap
+        return len(self.tokens) < self.cap and not self._given_up()
+
+    def _given_up(self) -> bool:
+        if self.give_up is None or len(self.tokens) % _GLANCE:
+            return False
+        return self.give_up(self.tokens, self._attention())
 
     def finished(self) -> Decoded:
         mean = sum(self.logprobs) / len(self.logprobs)
-        return Decoded(self.tokens, mean, self.no_speech, torch.stack(self.heard, 1).numpy())
+        return Decoded(self.tokens, mean, self.no_speech, self._attention())
+
+    def _attention(self) -> NDArray[np.float32]:
+        attention_KTA: NDArray[np.float32] = torch.stack(self.heard, 1).numpy()
+        return attention_KTA
 
 
 class _Loop:
@@ -163,8 +188,12 @@ class _Loop:
             [head for at, head in model.alignment_heads.indices().T.tolist() if at == layer]
             for layer in range(model.dims.n_text_layer)
         ]
+        # Contiguous: every round multiplies by them, and would copy them first.
         self._heard = [
-            (_heads(cross, cross.key(audio_BAE)), _heads(cross, cross.value(audio_BAE)))
+            (
+                _heads(cross, cross.key(audio_BAE)).contiguous(),
+                _heads(cross, cross.value(audio_BAE)).contiguous(),
+            )
             for cross in (block.cross_attn for block in self._decoder.blocks)
         ]
         rows, heads, _, size = self._heard[0][0].shape
@@ -184,11 +213,6 @@ class _Loop:
             x_BPE = x_BPE + told_BPE
             x_BPE = x_BPE + block.mlp(block.mlp_ln(x_BPE))
         return self._decoder.ln(x_BPE), torch.cat(heard_BKPA, 1)
-
-    def logits(self, state_BE: Tensor) -> Tensor:
-        """[B, V]."""
-        logits_BV: Tensor = state_BE @ self._decoder.token_embedding.weight.T
-        return logits_BV
 
     def keep(self, rows: list[int]) -> None:
         """Let all other rows go."""
@@ -231,7 +255,7 @@ def _never_text(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
     return sorted({*tokenizer.non_speech_tokens, *range(tokenizer.eot + 1, vocabulary)})
 
 
-def _load(checkpoint: Path) -> Whisper:
+def load_whisper(checkpoint: Path) -> Whisper:
     """The model on the CPU. AssetError when there is none, or not one that openai-whisper can read."""
     found = sorted(checkpoint.glob("*.pt")) if checkpoint.is_dir() else [checkpoint]
     if len(found) != 1 or not found[0].is_file():

@@ -17,6 +17,7 @@ from scipy.ndimage import median_filter
 
 POSITION_S = 0.02
 ECHO_S = 1.0  # true words look back at most 0.3 s (punctuation aside), a loop at once 1.4 s or more
+LOST, REPEATED = 6, 3  # tokens of an echo after which only echoes come, if so many tokens were there before
 _PUNCTUATION = " .,;:!?\u2026'\"-\u2013\u2014"  # with ellipsis, en dash, em dash
 _SMOOTH = 7  # positions of the median filter, as many as in openai-whisper's own alignment
 
@@ -61,6 +62,23 @@ def timed_words(
         text = text_of(tokens[at:to]).strip()
         words.append(Word(text, tuple(tokens[at:to]), spoken, float(times[at]), float(times[at + spoken])))
     return words
+
+
+def is_lost(
+    tokens: Sequence[int],
+    known: int,
+    attention_KTA: NDArray[np.float32],
+    text_of: Callable[[Sequence[int]], str],
+) -> bool:
+    """Whether a transcript that goes on will bring nothing but echoes. Arguments as for `timed_words`.
+
+    One look back is not enough: a transcript that has only begun offers little to compare a look with.
+    """
+    tail = list(tokens[-REPEATED:])
+    if not any(list(tokens[at : at + REPEATED]) == tail for at in range(len(tokens) - REPEATED)):
+        return False
+    pieces = [text_of([token]) for token in tokens]
+    return len(tokens) - _first_echo(pieces, known, _focus(attention_KTA).argmax(-1)) >= LOST
 
 
 def is_spoken(text: str) -> bool:

@@ -1,0 +1,53 @@
+"""Products with weights that never change, laid out once for the CPU's matrix library.
+
+Knows:   weights, and the layout in which oneDNN multiplies a few rows by them.
+Ignores: what the weights mean.
+
+With weights as a checkpoint holds them, the library lays them out anew in every product, which takes longer
+than a product of a few rows: 8 rows, one thread, 1.6 to 2.5 times as long (docs/log.md).
+"""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Linear:
+    """`x @ weight.T + bias` for any number of rows. `weight` is [out, in], `bias` [out].
+
+    The caller drops its own reference to `weight`: the packed copy takes as much memory again.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._packed = can_pack(weight)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., out] of x [..., in]."""
+        if not self._packed:
+            return linear_plain(x, self._weight, self._bias)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return product
+
+
+def linear_plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The plain twin of `Linear`."""
+    return F.linear(x, weight, bias)
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether torch has the packed product for such weights. It is what torch's own compiler calls; it has no
+    public name, so a build without it must do too. Measured on x86-64 in float32 alone."""
+    return (
+        weight.dtype == torch.float32
+        and weight.device.type == "cpu"
+        and platform.machine() in ("x86_64", "AMD64")
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    )
