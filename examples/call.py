@@ -24,14 +24,15 @@ LISTEN_S = 10.0  # after the last word of the recording
 
 async def speak(line: ClientConnection, samples: Any, rate: int) -> None:
     """Send 16-bit samples in packets of 20 ms, each when a microphone would have it."""
-    audio = {"input": {"format": {"type": "audio/pcm", "rate": rate}}}
+    audio = {"input": {"format": {"type": "audio/pcm", "rate": rate}, "turn_detection": None}}
     await line.send(json.dumps({"type": "session.update", "session": {"type": "realtime", "audio": audio}}))
     start, size = asyncio.get_running_loop().time(), int(rate * PACKET_S)
     for at in range(0, len(samples), size):
         await asyncio.sleep(start + (at + size) / rate - asyncio.get_running_loop().time())
         encoded = base64.b64encode(samples[at : at + size].tobytes()).decode()
         await line.send(json.dumps({"type": "input_audio_buffer.append", "audio": encoded}))
-    await line.send(json.dumps({"type": "input_audio_buffer.commit"}))
+    for event in ("input_audio_buffer.commit", "response.create"):
+        await line.send(json.dumps({"type": event}))
 
 
 async def listen(line: ClientConnection) -> None:

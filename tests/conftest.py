@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,11 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped although METRONOME_REQUIRE_ASSETS is set: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def tiny_chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny random checkpoint that can chat."""
+    from .models.tiny import save_tiny_chat  # most tests need no torch
+
+    return save_tiny_chat(tmp_path_factory.mktemp("tiny-chat"))

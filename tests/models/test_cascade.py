@@ -12,6 +12,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from metronome_cli.frame import HEARING_RATE, Frame, Prefilled, Said
+from metronome_cli.models import cascade
 from metronome_cli.models.assets import locate
 from metronome_cli.models.cascade import MOST_WORDS, Cascade, _Ear, _finished
 from metronome_cli.models.ears import Heard, Listening
@@ -108,3 +109,83 @@ def test_two_calls_hear_their_own_question_and_speak_in_every_frame(tiny_chat: P
 def test_a_spoken_question_is_answered_by_the_default_profile() -> None:
     ticks = play(load_profile("laptop"), {1: frames(1.0, question("capital-of-france"), 12.0)})
     assert "Paris" in "".join(tick[1]["said"] for tick in ticks)
+
+
+# ---- Commits and clears, with ears and a thinker that only remember ----
+
+
+class Hearing:
+    """Ears that hear a word in each second of sound, and forget when told to."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.forgotten = 0
+
+    def open(self) -> Listening:
+        return Listening()
+
+    def forget(self, listening: Listening) -> None:
+        self.forgotten += 1
+
+    def hear(self, calls: Any, audios: list[NDArray[np.float32]], commits: list[bool]) -> list[Heard]:
+        texts = [" ".join(["word"] * (len(audio) // HEARING_RATE)) for audio in audios]
+        return [Heard(text, commit and text != "") for text, commit in zip(texts, commits, strict=True)]
+
+
+class Thinking:
+    """A thinker that remembers what it was told."""
+
+    def __init__(self, *_: Any) -> None:
+        self.told: list[Frame] = []
+
+    def open(self, *_: Any) -> None:
+        return None
+
+    def tick(self, frames: list[Frame]) -> Iterator[Prefilled]:
+        self.told += frames
+        return (Prefilled(frame.session, 0) for frame in frames)
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Cascade:
+    """One call, to one who only remembers."""
+    monkeypatch.setattr(cascade, "Ears", Hearing)
+    monkeypatch.setattr(cascade, "TextModel", Thinking)
+    monkeypatch.setattr(cascade, "locate", Path)
+    made = Cascade(load_profile("laptop"))
+    made.open(1, seed=0)
+    return made
+
+
+def hear(listener: Cascade, seconds: int, **fields: Any) -> tuple[tuple[str, ...], int]:
+    """What the thinker is told in a tick, and how many utterances ended in it."""
+    frame = Frame(1, np.zeros(seconds * HEARING_RATE, np.float32), duplex=False, **fields)
+    (event,) = listener.tick([frame])
+    assert isinstance(event, Prefilled)
+    return listener._text.told[-1].texts, event.over  # type: ignore[attr-defined]
+
+
+def test_words_that_were_not_committed_are_forgotten_by_a_clear(listener: Cascade) -> None:
+    assert hear(listener, 3) == ((), 0)
+    assert hear(listener, 1, clear=True) == ((), 0)
+    assert listener._ears.forgotten == 1  # type: ignore[attr-defined]
+    assert hear(listener, 1, commit=1) == (("word word",), 1)
+
+
+def test_a_clear_forgets_even_the_words_of_a_long_speech(listener: Cascade) -> None:
+    for _ in range(2 * MOST_WORDS // 5):
+        assert hear(listener, 5) == ((), 0)
+    assert hear(listener, 0, clear=True, commit=1) == ((), 1)
+
+
+def test_every_commit_of_a_frame_is_told_even_when_nothing_was_heard(listener: Cascade) -> None:
+    assert hear(listener, 0, commit=3) == ((), 3)
+    assert hear(listener, 2, commit=2) == (("word word",), 2)
+
+
+def test_a_speech_that_is_never_committed_fills_no_memory(
+    listener: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cascade, "MOST_KEPT", 10)
+    for _ in range(20):
+        hear(listener, 3)
+    assert hear(listener, 0, commit=1) == ((" ".join(["word"] * 10),), 1)

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from metronome_cli.errors import ProfileError
+from metronome_cli.errors import InputError, ProfileError
 from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, Stalled, TickEvent
 from metronome_cli.models.factory import build
 from metronome_cli.models.null import HEARD_PER_S, REPLY, NullModel
-from metronome_cli.profile import parse_profile
+from metronome_cli.profile import Terms, parse_profile
+from metronome_cli.runtime.sessions import MAX_PENDING_CHARACTERS, MAX_PENDING_TEXTS, Session
 
 SECOND = np.zeros(16_000, np.float32)
 NOTHING = np.zeros(0, np.float32)
@@ -118,3 +120,112 @@ def test_a_bounded_call_never_stalls_and_stays_within_its_reservation(policy: st
 def test_a_pool_too_small_for_one_call_is_refused_when_the_model_is_built() -> None:
     with pytest.raises(ProfileError, match=r"pool\.blocks = 15: one session of this window needs 16"):
         model(pool={"blocks": 15, "block_size": 4}, model={"kind": "null", "header": "a b c"})
+
+
+# ---- Calls that are answered when they ask ----
+
+
+def replies(null: NullModel, *frames: Frame) -> list[list[str]]:
+    """The replies that come of the frames and of some more in which nothing is said."""
+    said = [event for frame in (*frames, *[quiet(1)] * 12) for event in play(null, frame)]
+    words = [event for event in said if isinstance(event, Said)]
+    starts = [n for n, word in enumerate(words) if word.start] + [len(words)]
+    return [[word.text for word in words[a:b]] for a, b in itertools.pairwise(starts)]
+
+
+def quiet(session: int, **fields: Any) -> Frame:
+    """A frame of a call that is answered only when it asks."""
+    return Frame(session, NOTHING, duplex=False, **fields)
+
+
+def test_what_is_said_in_a_call_that_does_not_ask_is_not_answered() -> None:
+    null = model("turn")
+    null.open(1, seed=0)
+    assert replies(null, quiet(1, texts=("hello there",), commit=2)) == []
+    assert replies(null, quiet(1, reply=0)) == [list(REPLY)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "most", "length"), [(0, 0, 8), (3, 0, 3), (99, 0, 8), (0, 2, 8), (3, 2, 3)]
+)
+def test_a_reply_is_as_long_as_was_asked_for(reply: int, most: int, length: int) -> None:
+    null = model("turn")
+    null.open(1, seed=0)
+    assert replies(null, quiet(1, reply=reply, most=most)) == [list(REPLY[:length])]
+
+
+def test_a_reply_that_was_cut_says_so() -> None:
+    null = model("turn")
+    null.open(1, seed=0)
+    said = [event for event in play(null, quiet(1, reply=2)) if isinstance(event, Said)]
+    assert [(event.end, event.cut) for event in said] == [(False, False), (True, True)]
+
+
+def test_a_reply_asked_for_during_another_waits_for_its_end() -> None:
+    null = model("turn")
+    null.open(1, seed=0)
+    assert replies(null, quiet(1, reply=0), quiet(1, reply=2)) == [list(REPLY), list(REPLY[:2])]
+
+
+def test_every_commit_is_told_with_its_frame() -> None:
+    null = model("turn")
+    null.open(1, seed=0)
+    (event,) = play(null, quiet(1, commit=3))
+    assert isinstance(event, Prefilled)
+    assert event.over == 3
+
+
+def test_a_reply_that_got_no_block_is_lost_and_the_next_is_not() -> None:
+    null = model("turn", window={"policy": "unbounded"}, pool={"blocks": 2, "block_size": 4})
+    null.open(1, seed=0)
+    assert play(null, quiet(1, texts=("six words that do not fit",), reply=0)) == [Stalled(1, 6, reply=True)]
+    assert play(null, quiet(1)) == [Prefilled(1, 0, speaking=False)]
+
+
+# ---- Terms ----
+
+
+def test_a_call_on_smaller_terms_reserves_less() -> None:
+    null = model()
+    null.open(1, seed=0)
+    own = null.usage().reserved
+    null.close(1)
+    null.open(1, seed=0, terms=Terms(window=20, instructions="two words"))
+    assert 0 < null.usage().reserved < own
+
+
+def test_terms_beyond_the_profile_are_an_error_and_cost_nothing() -> None:
+    null = model()
+    for terms in (Terms(window=80), Terms(policy="unbounded"), Terms(instructions="word " * 60)):
+        with pytest.raises(ProfileError):
+            null.open(1, seed=0, terms=terms)
+    assert (null.usage().leased, null.usage().reserved) == (0, 0)
+
+
+def test_who_types_the_most_allowed_in_every_tick_is_held_back_until_it_is_read() -> None:
+    null, session = model("turn"), Session(1, 0.0, max_pending_s=1.0)
+    null.open(1, seed=0)
+    most, refused = 0, 0
+    for _ in range(30):
+        try:
+            session.read("a " * (MAX_PENDING_CHARACTERS // 2), 0.1)
+        except InputError:
+            refused += 1
+        for event in play(null, session.cut()):
+            if isinstance(event, Prefilled):
+                session.unread = event.unread
+        most = max(most, session.unread)
+    assert most < MAX_PENDING_CHARACTERS
+    assert refused == 29
+
+
+def test_who_types_nothing_for_ever_is_held_back_too() -> None:
+    null, session = model("turn"), Session(1, 0.0, max_pending_s=1.0)
+    null.open(1, seed=0)
+    for _ in range(20):
+        for _ in range(MAX_PENDING_TEXTS):
+            session.read("", 0.1)
+        for event in play(null, session.cut()):
+            if isinstance(event, Prefilled):
+                session.unread = event.unread
+    assert session.unread > 19 * MAX_PENDING_TEXTS

@@ -12,7 +12,7 @@ import pytest
 from metronome_cli.errors import ProfileError
 from metronome_cli.frame import Frame, Prefilled, Refused, Said, Stalled, TickEvent
 from metronome_cli.models.text import TextModel
-from metronome_cli.profile import Profile, parse_profile
+from metronome_cli.profile import Profile, Terms, parse_profile
 
 SILENCE = np.zeros(0, np.float32)
 
@@ -200,3 +200,127 @@ def test_an_interrupted_reply_and_the_next_one_are_told_apart(tiny_chat: Path) -
         starts.append([word.start for word in said(events, 1)])
     assert [row[0] for row in starts] == [True, False, False, True, False, False]
     assert not any(start for row in starts for start in row[1:])
+
+
+# ---- Calls that are answered when they ask ----
+
+
+def turns(tiny_chat: Path, **changes: Any) -> TextModel:
+    return TextModel(profile(tiny_chat, model_mode="turn", beat_prefill_tokens=60, **changes))
+
+
+def quiet(session: int, *texts: str, **fields: Any) -> Frame:
+    """A frame of a call that is answered only when it asks."""
+    return Frame(session, SILENCE, texts, duplex=False, **fields)
+
+
+def words(model: TextModel, *frames: Frame) -> list[Said]:
+    """All that comes of the frames, one a tick, and of some more in which nothing is said."""
+    return [
+        event
+        for frame in (*frames, *[quiet(frames[0].session)] * 6)
+        for event in model.tick([frame])
+        if isinstance(event, Said)
+    ]
+
+
+def starts(said: list[Said]) -> int:
+    return sum(word.start for word in said)
+
+
+def test_what_is_said_waits_until_a_reply_is_asked_for_and_goes_in_as_one_turn(tiny_chat: Path) -> None:
+    model = turns(tiny_chat, model_max_reply=4)
+    model.open(1, seed=0)
+    assert words(model, quiet(1, "one"), quiet(1, "two")) == []
+    (read,) = [event for event in model.tick([quiet(1, reply=0)]) if isinstance(event, Prefilled)]
+    assert read.tokens_in == len(model._chat.turn("one\ntwo", "header"))
+    assert read.speaking
+
+
+LENGTHS = [(0, 0, 6), (3, 0, 3), (99, 0, 6), (0, 2, 6), (3, 2, 3)]
+
+
+@pytest.mark.parametrize(("reply", "most", "length"), LENGTHS)
+def test_a_reply_is_at_most_as_long_as_was_asked_for(
+    tiny_chat: Path, monkeypatch: pytest.MonkeyPatch, reply: int, most: int, length: int
+) -> None:
+    model = turns(tiny_chat, model_max_reply=6)
+    monkeypatch.setattr(model._chat, "ends", frozenset())
+    model.open(1, seed=0)
+    said = words(model, quiet(1, "hello", reply=reply, most=most))
+    assert (len(said), said[-1].end, said[-1].cut) == (length, True, True)
+
+
+def test_a_reply_without_a_single_token_leaves_the_call_as_it_was(
+    tiny_chat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is sampled first is the end token: the call goes on, and so do the others."""
+    model = turns(tiny_chat, model_max_reply=4, pool_blocks=400)
+    for session in (1, 2):
+        model.open(session, seed=session)
+    with monkeypatch.context() as all_end:
+        all_end.setattr(model._chat, "ends", frozenset(range(100_000)))
+        for _ in range(3):
+            said = words(model, quiet(1, "hello", reply=0))
+            assert [(word.text, word.start, word.end, word.cut) for word in said] == [("", True, True, False)]
+    for session in (1, 2):
+        assert starts(words(model, quiet(session, "again", reply=0))) == 1
+    model._engine.pool.check()
+
+
+@pytest.mark.parametrize("ticks", [0, 1, 2])
+def test_a_reply_cancelled_before_its_first_word_never_comes(tiny_chat: Path, ticks: int) -> None:
+    """Its question takes several ticks to read, and stays in the cache."""
+    model = turns(tiny_chat, model_max_reply=4)
+    model.open(1, seed=0)
+    events = list(model.tick([quiet(1, "a long question " * 20, reply=0)]))
+    for _ in range(ticks):
+        events += model.tick([quiet(1)])
+    assert not said(events, 1), "it has not begun yet"
+    model.cancel(1)
+    assert words(model, quiet(1)) == []
+    assert starts(words(model, quiet(1, "again", reply=0))) == 1
+    model._engine.pool.check()
+
+
+def test_a_cancelled_reply_keeps_its_session_and_cache(
+    tiny_chat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = turns(tiny_chat, model_max_reply=100)
+    monkeypatch.setattr(model._chat, "ends", frozenset())
+    model.open(1, seed=0)
+    list(model.tick([quiet(1, "hello", reply=0)]))
+    before = model.blocks(1)
+    model.cancel(1)
+    assert model.blocks(1) >= before > 0
+    assert list(model.tick([quiet(1)])) == [Prefilled(1, 0, speaking=False)]
+
+
+def test_an_unasked_text_is_counted_until_it_is_read(tiny_chat: Path) -> None:
+    model = turns(tiny_chat)
+    model.open(1, seed=0)
+    for _ in range(3):
+        (event,) = model.tick([quiet(1, "ten letters", "")])
+    assert isinstance(event, Prefilled)
+    assert event.unread >= 3 * len("ten letters") + 6
+
+
+# ---- Terms ----
+
+
+def test_a_call_may_have_instructions_and_a_window_of_its_own(tiny_chat: Path) -> None:
+    model = turns(tiny_chat)
+    model.open(1, seed=0)
+    own = model.usage().reserved
+    model.open(2, seed=0, terms=Terms(window=40, sinks=2, instructions="Be very brief indeed."))
+    assert 0 < model.usage().reserved - own < own
+    (read,) = [event for event in model.tick([quiet(2)]) if isinstance(event, Prefilled)]
+    assert read.tokens_in == len(model._chat.instruct("Be very brief indeed.")) != len(model._chat.header)
+
+
+def test_terms_beyond_the_profile_are_an_error_and_cost_nothing(tiny_chat: Path) -> None:
+    model = turns(tiny_chat)
+    for terms in (Terms(window=100), Terms(policy="unbounded"), Terms(instructions="very long " * 60)):
+        with pytest.raises(ProfileError):
+            model.open(1, seed=0, terms=terms)
+    assert (model.usage().leased, model.usage().reserved) == (0, 0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from metronome_cli import trace
 from metronome_cli.clock import VirtualClock
-from metronome_cli.errors import MetronomeError
+from metronome_cli.errors import InputError, MetronomeError, ProfileError
 from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from metronome_cli.models.null import NullModel
 from metronome_cli.profile import OWN, Terms, parse_profile
@@ -213,6 +214,44 @@ def test_no_late_word_of_a_cancelled_reply_is_told(stage: Stage, script: Script)
     assert stage.words[-1] == Said(session.id, "new")
 
 
+def test_what_a_stall_costs_a_call_is_told(stage: Stage, script: Script) -> None:
+    """The ends of its utterances and its reply are; a reply that only waits is not lost."""
+    loses, waits = stage.open(), stage.open()
+    for session in (loses, waits):
+        session.commit()
+        session.commit()
+    lost = Stalled(loses.id, dropped=7, reply=True)
+    script.events = [lost, Prefilled(waits.id, 1, over=2), Stalled(waits.id, dropped=0)]
+    stage.run()
+    assert stage.gone == [(lost, 2)]
+    assert [(frame.session, frame.over) for frame in stage.taken] == [(waits.id, 2)]
+    script.events = [Stalled(loses.id, dropped=0)]
+    stage.run(index=1)
+    assert stage.gone[1:] == [(Stalled(loses.id, dropped=0), 0)]
+
+
+def test_text_that_the_model_has_not_read_counts_until_it_has(stage: Stage, script: Script) -> None:
+    session = stage.open()
+    session.read("a" * 100, 10.0)
+    script.events = [Prefilled(session.id, 10, unread=90)]
+    stage.run()
+    assert session.unread == 90
+    script.events = [Stalled(session.id, dropped=3)]
+    stage.run(index=1)
+    assert session.unread == 90
+
+
+def test_a_reply_asked_for_after_a_cancel_is_told(stage: Stage, script: Script) -> None:
+    session = stage.open()
+    session.ask(5)
+    stage.calls.cancel(session.id)
+    session.ask(3)
+    script.events = [Prefilled(session.id, 0), Said(session.id, "new", start=True)]
+    stage.run()
+    assert script.heard[0].reply == 3
+    assert [word.text for word in stage.words] == ["new"]
+
+
 def test_a_lost_block_stops_the_beat(stage: Stage, script: Script) -> None:
     stage.open()
     stage.run()
@@ -231,7 +270,10 @@ def test_a_tick_and_its_frames_are_recorded(script: Script, clock: VirtualClock,
 
 
 POLICIES = st.sampled_from(["window", "unbounded", "recycle"])
-ACTIONS = st.lists(st.sampled_from(["open", "close", "cancel", "hear", "read", "tick"]), max_size=80)
+ACTIONS = st.lists(
+    st.sampled_from(["open", "close", "cancel", "hear", "read", "commit", "clear", "ask", "settle", "tick"]),
+    max_size=80,
+)
 
 
 def act(calls: Sessions, session: Session, action: str) -> None:
@@ -244,6 +286,15 @@ def act(calls: Sessions, session: Session, action: str) -> None:
             session.hear(np.zeros(16_000, np.float32), 0.0)
         case "read":
             session.read("four words of text", 0.0)
+        case "commit":
+            session.commit()
+        case "clear":
+            session.clear()
+        case "ask":
+            session.ask(3)
+        case "settle":
+            with suppress(InputError, ProfileError):
+                calls.settle(session, Terms(window=20, policy="window"))
 
 
 @given(POLICIES, st.sampled_from(["free", "turn"]), st.integers(25, 60), ACTIONS, st.integers(0, 3))

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from metronome_cli.errors import InputError
+from metronome_cli.errors import InputError, ProfileError
 from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
 from metronome_cli.profile import OWN, Terms
 from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.sessions import MAX_PENDING_CHARACTERS, MAX_PENDING_TEXTS, Session, Sessions
+
+TOO_LARGE, TOO_LARGE_NOW = 1000, 500  # windows
 
 
 class Lanes:
@@ -22,12 +25,16 @@ class Lanes:
         self.open_ones: set[SessionId] = set()
         self.seeds: list[int] = []
         self.cancelled: list[SessionId] = []
+        self.terms: dict[SessionId, Terms] = {}
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
-        if len(self.open_ones) >= self.room:
+        if terms.window == TOO_LARGE:
+            raise ProfileError("window.window", TOO_LARGE, "use less")
+        if len(self.open_ones) >= self.room or terms.window == TOO_LARGE_NOW:
             return Refused("pool_full")
         self.open_ones.add(session)
         self.seeds.append(seed)
+        self.terms[session] = terms
         return None
 
     def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
@@ -124,6 +131,21 @@ def test_text_beyond_the_limit_is_refused_whole() -> None:
     assert session.cut().texts == ("a" * MAX_PENDING_CHARACTERS,)
 
 
+def test_unread_text_of_earlier_ticks_counts_once() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    half = MAX_PENDING_CHARACTERS // 2
+    session.read("a" * half, 0.0)
+    session.cut()
+    assert session.unread == half  # as long as the model says nothing else
+    for _ in range(4):
+        session.read("b" * (half // 4), 0.0)
+    with pytest.raises(InputError):
+        session.read("c", 0.0)
+    session.cut()
+    session.unread = 0  # the model has read it all
+    session.read("d" * MAX_PENDING_CHARACTERS, 0.0)
+
+
 def test_a_flood_of_tiny_texts_is_refused_too() -> None:
     session = Session(1, 0.0, max_pending_s=1.0)
     for _ in range(MAX_PENDING_TEXTS):
@@ -170,3 +192,132 @@ def test_calls_draw_from_seeds_of_their_own() -> None:
         drawn.append(lanes.seeds)
     assert drawn[0] == drawn[2]
     assert len({*drawn[0], *drawn[1]}) == 10
+
+
+# ---- Commits and clears ----
+
+
+def samples(count: int, value: float = 0.5) -> NDArray[np.float32]:
+    return np.full(count, value, np.float32)
+
+
+def test_every_commit_since_the_last_cut_is_counted() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    for _ in range(3):
+        session.hear(samples(10), 0.1)
+        session.commit()
+    assert (session.cut().commit, session.cut().commit) == (3, 0)
+
+
+def test_a_clear_forgets_what_was_said_since_the_last_cut_and_before() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    session.hear(samples(100), 0.1)
+    session.clear()
+    session.hear(samples(7, -0.5), 0.1)
+    frame = session.cut()
+    assert (frame.audio.tolist(), frame.clear, frame.commit) == ([-0.5] * 7, True, 0)
+    assert session.samples == 107, "what was cleared was consumed all the same"
+    assert not session.cut().clear
+
+
+def test_a_clear_forgets_nothing_that_was_committed() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    session.hear(samples(5), 0.1)
+    session.commit()
+    session.hear(samples(100), 0.1)
+    session.clear()
+    session.hear(samples(3, -0.5), 0.1)
+    frame = session.cut()
+    assert (frame.audio.tolist(), frame.commit, frame.clear) == ([0.5] * 5 + [-0.5] * 3, 1, False)
+    assert session.samples == 108
+
+
+def test_cleared_audio_makes_room_for_more() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    for _ in range(3):
+        session.hear(samples(16_000), 0.1)
+        session.clear()
+    session.hear(samples(16_000), 0.1)
+    with pytest.raises(InputError):
+        session.hear(samples(1), 0.1)
+
+
+# ---- Replies ----
+
+
+def test_a_reply_is_asked_for_once() -> None:
+    session = Session(1, 0.0, max_pending_s=1.0)
+    session.ask(5)
+    assert [session.cut().reply, session.cut().reply] == [5, None]
+
+
+def test_a_cancel_takes_back_what_was_asked_for_and_has_not_begun() -> None:
+    calls = sessions(Lanes(1))
+    session = opened(calls)
+    session.ask(5)
+    calls.cancel(session.id)
+    session.commit()
+    frame = session.cut()
+    assert (frame.reply, frame.commit) == (None, 1)
+
+
+# ---- Terms ----
+
+
+def test_a_call_in_which_nothing_was_said_may_have_other_terms() -> None:
+    lanes = Lanes(1)
+    calls = sessions(lanes)
+    session = opened(calls)
+    calls.settle(session, Terms(window=32))
+    assert (session.terms, lanes.terms[session.id]) == (Terms(window=32), Terms(window=32))
+    assert len(set(lanes.seeds)) == 1, "its randomness is its own whatever the terms"
+
+
+@pytest.mark.parametrize(("window", "error"), [(TOO_LARGE, ProfileError), (TOO_LARGE_NOW, InputError)])
+def test_a_call_keeps_its_old_terms_where_it_cannot_have_others(window: int, error: type[Exception]) -> None:
+    lanes = Lanes(1)
+    calls = sessions(lanes)
+    session = opened(calls)
+    calls.settle(session, Terms(window=32))
+    with pytest.raises(error):
+        calls.settle(session, Terms(window=window))
+    assert (session.terms, lanes.terms[session.id]) == (Terms(window=32), Terms(window=32))
+    assert lanes.open_ones == {session.id}
+
+
+def heard(session: Session) -> None:
+    session.hear(samples(1), session.opened_at)
+
+
+def typed(session: Session) -> None:
+    session.read("hello", session.opened_at + 0.5)
+
+
+def asked(session: Session) -> None:
+    session.ask(0)
+
+
+def cleared(session: Session) -> None:
+    heard(session)
+    session.clear()
+
+
+def cut(session: Session) -> None:
+    heard(session)
+    session.cut()
+
+
+def test_terms_come_too_late_once_anything_was_said_or_asked_for() -> None:
+    for begin in (heard, typed, asked, cleared, cut):
+        calls = sessions(Lanes(1))
+        session = opened(calls)
+        begin(session)
+        with pytest.raises(InputError) as caught:
+            calls.settle(session, Terms(window=32))
+        assert caught.value.code == "session_started"
+        assert session.terms == Terms()
+
+
+def test_numbers_go_on_from_those_of_an_earlier_life() -> None:
+    calls = Sessions(Lanes(3), FixedCap(3), max_pending_s=1.0, seed=0, opened=41)
+    assert [opened(calls).id for _ in range(2)] == [42, 43]

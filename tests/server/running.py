@@ -20,7 +20,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from metronome_cli import wire
+from metronome_cli.models.null import REPLY
 
+from . import ga
+
+WHOLE = "".join(REPLY)  # of the null model
 PATIENCE_S = 20.0  # a bound, so that a broken server fails a test instead of hanging it
 Event = TypeVar("Event", bound=wire.ServerEvent)
 
@@ -188,13 +192,14 @@ class Caller:
 
 @asynccontextmanager
 async def call(server: Server, **options: Any) -> AsyncIterator[Caller]:
-    """A call that was let in."""
+    """A call that was let in. Whatever it was for, what the server said in it must hang together."""
     # Some callers leave events unread, and cannot see the server's answer to their goodbye then.
     options = {"close_timeout": 0.5, **options}
     async with connect(server.address, compression=None, proxy=None, **options) as line:
         caller = Caller(line)
         assert isinstance(await caller.hear(), wire.SessionCreated)
         yield caller
+    ga.check(caller.seen)
 
 
 def gone(process: int) -> bool:
@@ -203,3 +208,20 @@ def gone(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+async def ask(
+    caller: Caller, text: str = "are you there", *, response: wire.ResponseSettings | None = None
+) -> None:
+    """Type a message and ask for a reply."""
+    await caller.say(wire.ItemCreate(item=wire.Item.message(text)))
+    await caller.say(wire.ResponseCreate(response=response))
+
+
+async def answered(caller: Caller) -> wire.Response:
+    """The next reply, once it is over."""
+    return (await caller.until(wire.ResponseDone)).response
+
+
+def text_of(response: wire.Response) -> str:
+    return "".join(part.text or "" for item in response.output for part in item.content)

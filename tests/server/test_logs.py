@@ -171,12 +171,12 @@ def test_200_refused_and_200_vanished_callers_leave_a_few_lines_and_a_real_error
         for _ in range(200):
             await asyncio.to_thread(vanish, server, chance)
         async with asyncio.TaskGroup() as calls:
-            full = asyncio.Event()
+            full, over = asyncio.Barrier(17), asyncio.Event()
             for _ in range(16):
-                calls.create_task(_hold(server, full))
-            await _fullness(server)
+                calls.create_task(_hold(server, full, over))
+            await full.wait()
             await be_refused(server, 200)
-            full.set()
+            over.set()
 
     asyncio.run(scene())
     os.kill(server.engine, signal.SIGKILL)
@@ -190,23 +190,16 @@ def test_200_refused_and_200_vanished_callers_leave_a_few_lines_and_a_real_error
     assert said.count("\n") <= 8, said
 
 
-async def _hold(server: Server, until: asyncio.Event) -> None:
+async def _hold(server: Server, full: asyncio.Barrier, over: asyncio.Event) -> None:
     """Be one of the calls that fill the server, as soon as a vanished caller's place is free."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 async with call(server):
-                    await until.wait()
+                    await full.wait()
+                    await over.wait()
                     return
             except InvalidStatus:
-                await asyncio.sleep(0.05)
-
-
-async def _fullness(server: Server) -> None:
-    """Wait until nobody else is let in."""
-    with suppress(InvalidStatus):
-        while True:
-            async with connect(server.address, proxy=None):
                 await asyncio.sleep(0.05)
 
 

@@ -35,6 +35,7 @@ def item(**fields: Any) -> str:
 
 
 BAD: dict[str, tuple[str | bytes, str, str]] = {
+    "nothing": ("", "invalid_json", "event"),
     "not JSON": ("{", "invalid_json", "event"),
     "not an object": ("[1, 2]", "invalid_json", "event"),
     "no type": ('{"event_id": "mine"}', "missing_parameter", "type"),
@@ -166,6 +167,36 @@ def test_audio_of_every_rate_is_consumed_at_the_pace_of_its_caller(server: Serve
                 pass
             last = await caller.until(wire.TickEvent)
             assert last.audio_end_ms == pytest.approx(1000, abs=0.2)
+
+    asyncio.run(scene())
+
+
+def test_audio_that_the_gateway_holds_is_in_the_frame_in_which_it_came(start: Start) -> None:
+    server = start(frame_s=0.5)
+
+    async def scene() -> None:
+        async with call(server) as caller:
+            await caller.duplex()
+            await caller.ticking()
+            await caller.until(wire.TickEvent)
+            for _ in range(3):  # too little to be handed on at once
+                await caller.say(wire.AudioAppend(audio=bytes(640)))
+            assert (await caller.until(wire.TickEvent)).audio_end_ms == 60
+
+    asyncio.run(scene())
+
+
+def test_what_follows_held_audio_does_not_overtake_it(server: Server) -> None:
+    async def scene() -> None:
+        async with call(server) as caller:
+            await caller.duplex()
+            await caller.ticking()
+            await caller.say(wire.AudioAppend(audio=bytes(640)))
+            await caller.say(wire.AudioClear())  # consumes what was said before it, and no more
+            await caller.until(wire.AudioCleared)
+            while not (tick := await caller.until(wire.TickEvent)).audio_end_ms:
+                pass
+            assert tick.audio_end_ms == 20
 
     asyncio.run(scene())
 

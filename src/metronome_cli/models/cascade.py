@@ -18,7 +18,8 @@ from .assets import locate
 from .ears import Ears, Heard, Listening
 from .text import TextModel
 
-MOST_WORDS = 40  # of one turn: who never pauses is answered all the same, and no call's memory grows
+MOST_WORDS = 40  # of one turn in a duplex call: who never pauses is answered all the same
+MOST_KEPT = 10_000  # words that wait for a commit: the oldest go, so no call's memory grows
 
 
 @dataclass(slots=True)
@@ -91,8 +92,9 @@ def _over(frame: Frame, heard: Heard) -> int:
 
 def _finished(frame: Frame, ear: _Ear, heard: Heard) -> tuple[str, ...]:
     """Take up what was heard; the whole turn once its utterance is over or long enough."""
-    ear.words += heard.text.split()
-    if not ear.words or not (_over(frame, heard) or len(ear.words) >= MOST_WORDS):
+    ear.words = (ear.words + heard.text.split())[-MOST_KEPT:]
+    over = _over(frame, heard) or (frame.duplex and len(ear.words) >= MOST_WORDS)
+    if not (ear.words and over):
         return ()
     turn, ear.words = " ".join(ear.words), []
     return (turn,)

@@ -6,8 +6,9 @@ Ignores: what was said to it. It needs no torch; every token it says comes from 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..engine.blocks import BlockPool, Lane
 from ..frame import HEARING_RATE, Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
@@ -26,6 +27,7 @@ class _Call:
     said: int = 0  # tokens of the current reply
     most: int = 0  # of them
     speaking: bool = False
+    asked: deque[int] = field(default_factory=deque)  # most tokens of each reply that waits for this to end
 
 
 class NullModel:
@@ -91,9 +93,7 @@ class NullModel:
         call.samples += len(frame.audio)
         call.waiting += call.samples * HEARD_PER_S // HEARING_RATE - before
         call.waiting += sum(len(text.split()) for text in frame.texts)
-        if frame.reply is not None or (frame.duplex and (frame.commit or frame.texts)):
-            call.said, call.speaking = 0, True
-            call.most = min(frame.reply or frame.most or len(REPLY), len(REPLY))
+        self._ask(frame, call)
         tokens = min(call.waiting, self._most)
         if not _append(call.lane, tokens):
             dropped, call.waiting = call.waiting, 0
@@ -101,9 +101,19 @@ class NullModel:
             call.speaking = call.speaking and not lost
             return Stalled(frame.session, dropped, reply=lost)
         call.waiting -= tokens
-        return Prefilled(
-            frame.session, tokens, over=frame.commit, speaking=call.speaking, unread=call.waiting
-        )
+        unread = call.waiting + len(call.asked)
+        return Prefilled(frame.session, tokens, over=frame.commit, speaking=call.speaking, unread=unread)
+
+    def _ask(self, frame: Frame, call: _Call) -> None:
+        """Note the replies that the frame asks for, and begin the next one if none is in progress."""
+        times = frame.commit + len(frame.texts) if frame.duplex else 0
+        if self._free:
+            call.said = 0 if times else call.said  # interrupted
+            return
+        most = frame.most if frame.reply is None else frame.reply
+        call.asked.extend([min(most or len(REPLY), len(REPLY))] * (times or frame.reply is not None))
+        if call.asked and not call.speaking:
+            call.said, call.speaking, call.most = 0, True, call.asked.popleft()
 
     def _speak(self, session: SessionId) -> Said | Stalled | None:
         """The next token of a call; None when it has nothing to say or is gone."""

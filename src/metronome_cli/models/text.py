@@ -55,9 +55,9 @@ class _Talk:
 
     @property
     def unread(self) -> int:
-        """Characters, at least, that wait to be read: a token has one or more."""
-        waiting = sum(len(turn.text) for turn in self.turns) + sum(map(len, self.held))
-        return len(self.inbox) + waiting
+        """Characters, at least, that wait to be read: a token has one or more. An empty text counts too."""
+        texts = [*(turn.text for turn in self.turns), *self.held]
+        return len(self.inbox) + sum(map(len, texts)) + len(texts)
 
 
 class TextModel:
@@ -136,7 +136,7 @@ class TextModel:
     def _take(self, talk: _Talk, frame: Frame) -> None:
         """Make turns of a frame's texts: at once in a duplex call, else when a reply is asked for."""
         limit = self._profile.model.max_reply
-        most = min(frame.reply or frame.most or limit, limit)
+        most = min((frame.most if frame.reply is None else frame.reply) or limit, limit)
         talk.held.extend(frame.texts)
         if self._free or frame.duplex:
             turns = list(talk.held)

@@ -43,7 +43,9 @@ class Session:
         self.unread = 0  # characters of text that the model has taken and not read yet
         self.unanswered = Unanswered()
         self._max_pending_s = max_pending_s
+        self._asked = False  # ever for a reply
         self._audio: list[NDArray[np.float32]] = []
+        self._ended = 0  # pieces of _audio that belong to utterances that are over
         self._waiting = 0  # samples in _audio
         self._texts: list[str] = []
         self._characters = 0  # in _texts
@@ -53,8 +55,8 @@ class Session:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing was ever said in this call."""
-        return not (self.samples or self._waiting or self.last_input > self.opened_at)
+        """Whether nothing was ever said or asked for in this call."""
+        return not (self.samples or self._waiting or self._asked or self.last_input > self.opened_at)
 
     def hear(self, audio: NDArray[np.float32], now: float) -> None:
         """Take mono samples at HEARING_RATE; InputError, and none taken, when too much would wait."""
@@ -89,23 +91,26 @@ class Session:
                 f"at most {MAX_PENDING_TEXTS} may wait for a tick; send fewer",
             )
         self._texts.append(text)
-        self._characters = waiting
+        self._characters += len(text)
         if text:
             self.last_input = now
 
     def commit(self) -> None:
         """The utterance is over. No sign of life: a client may repeat it for ever."""
         self._commits += 1
+        self._ended = len(self._audio)
 
     def clear(self) -> None:
         """Forget the utterance so far. Its audio counts as consumed: it was due all the same."""
-        self.samples += self._waiting
-        self._audio, self._waiting = [], 0
-        self._clear = True
+        gone = sum(map(len, self._audio[self._ended :]))
+        del self._audio[self._ended :]
+        self.samples += gone
+        self._waiting -= gone
+        self._clear = self._clear or not self._commits  # else what came in earlier frames is committed
 
     def ask(self, most_tokens: int) -> None:
         """A reply is wanted, of at most so many tokens; 0 leaves that to the model."""
-        self._reply = most_tokens
+        self._reply, self._asked = most_tokens, True
 
     def cancel(self) -> None:
         """Nothing more of the reply goes out, nor of one that was asked for and has not begun."""
@@ -127,7 +132,8 @@ class Session:
         )
         self.frames += 1
         self.samples += len(audio)
-        self._audio, self._waiting = [], 0
+        self._audio, self._ended, self._waiting = [], 0, 0
+        self.unread += self._characters  # until the model says how much of it it has read
         self._texts, self._characters = [], 0
         self._clear = self.cancelled = False
         self._commits, self._reply = 0, None

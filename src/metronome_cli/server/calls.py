@@ -91,6 +91,7 @@ class Calls:
     def _end(self, call: Call) -> None:
         self._live.discard(call)
         self._link.close(call.session)
+        call.over()
         if not self._live:
             self._none_left.set()
 

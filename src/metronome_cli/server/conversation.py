@@ -31,6 +31,7 @@ class _Utterance:
     named: bool = False  # the client knows the id
     added: bool = False  # it is in the conversation, after item `before`
     before: str | None = None
+    clears: int = 0  # before it
 
     @property
     def transcript(self) -> str:
@@ -68,11 +69,17 @@ class Conversation:
         self._tokens_in = 0  # since the last reply
         self._utterance: _Utterance | None = None  # being said
         self._committed: deque[_Utterance] = deque()  # said, and still being heard
+        self._clears = 0  # by the caller,
+        self._confirmed = 0  # and by the ears: until then words that come were said before
 
     @property
     def replying(self) -> str | None:
         """The id of the reply in progress."""
         return self._reply.response_id if self._reply else None
+
+    def end(self) -> None:
+        """Nothing more is told. Whoever listened and this hold each other no longer."""
+        self._say = lambda _: None
 
     # ---- What the caller brings ----
 
@@ -106,11 +113,16 @@ class Conversation:
         self._tell_words(utterance)
 
     def cleared(self) -> None:
+        self._clears += 1
         utterance, self._utterance = self._utterance, None
         if utterance and utterance.added:
             item = utterance.item(None, "incomplete")
             self._say(wire.ItemDone(event_id="", item=item, previous_item_id=utterance.before))
         self._say(wire.AudioCleared(event_id=""))
+
+    def clear_confirmed(self) -> None:
+        """The ears have forgotten what was cleared."""
+        self._confirmed += 1
 
     def typed(self, text: str, item_id: str | None) -> None:
         """A typed message joins the conversation."""
@@ -129,12 +141,8 @@ class Conversation:
         self._tokens_in += tokens
         if text:
             utterance = self._committed[0] if self._committed else self._current()
-            utterance.words += text.split()
-            if self.duplex and not self._committed:
-                self._add(utterance)  # nobody needs to commit it: it is there from its first word on
-            self._tell_words(utterance)
-            if len(utterance.words) > MAX_WORDS:
-                self._heard_out()
+            if self._is_heard(utterance):
+                self._take_words(utterance, text.split())
         for _ in range(overs):
             self._heard_out()
 
@@ -174,7 +182,7 @@ class Conversation:
         elif end or reply.characters > MAX_TEXT:
             self.finish("incomplete", "max_output_tokens")
 
-    def finish(self, status: str, reason: str | None, error: wire.ErrorDetail | None = None) -> None:
+    def finish(self, status: str, reason: str | None, error: wire.Failure | None = None) -> None:
         """The reply in progress is over; nothing happens when there is none."""
         reply, self._reply = self._reply, None
         if reply is None:
@@ -196,7 +204,7 @@ class Conversation:
 
     def _current(self) -> _Utterance:
         if self._utterance is None:
-            self._utterance = _Utterance(self._item_id())
+            self._utterance = _Utterance(self._item_id(), clears=self._clears)
         return self._utterance
 
     def _item_id(self) -> str:
@@ -219,9 +227,23 @@ class Conversation:
             self._say(wire.HeardDelta(event_id="", item_id=utterance.item_id, delta=delta))
         utterance.told = len(utterance.words)
 
+    def _is_heard(self, utterance: _Utterance) -> bool:
+        """Whether what comes from the ears can be of it: they have come to the clears before it."""
+        return utterance.clears <= self._confirmed
+
+    def _take_words(self, utterance: _Utterance, words: list[str]) -> None:
+        utterance.words += words
+        if self.duplex and not self._committed:
+            self._add(utterance)  # nobody needs to commit it: it is there from its first word on
+        self._tell_words(utterance)
+        if len(utterance.words) > MAX_WORDS:
+            self._heard_out()
+
     def _heard_out(self) -> None:
         """The oldest utterance is heard to its end."""
         committed = bool(self._committed)
+        if committed and not self._is_heard(self._committed[0]):
+            return
         if committed:
             utterance = self._committed.popleft()
         elif self._utterance and self._utterance.words:

@@ -23,6 +23,7 @@ import zmq
 
 from . import messages
 
+_GATHER_S = 0.002  # that audio waits for other calls' audio
 _STOP_GRACE_S = 5.0  # a model deep in a tick is not interrupted before that
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,9 @@ class EngineLife:
     def __init__(self, heed: Callable[[messages.ToGateway], None]) -> None:
         self._heed = heed
         self._loop = asyncio.get_running_loop()
-        self._drain_due = False
+        self._outgoing: list[bytes] = []
+        self._later: asyncio.Handle | None = None  # when they leave,
+        self._soon: asyncio.Handle | None = None  # or, with something urgent among them, much earlier
 
     async def begin(self, profile: dict[str, Any], folder: Path | None, opened: int) -> None:
         """Start it. It numbers its sessions from `opened` + 1 and records in `folder`."""
@@ -57,12 +60,12 @@ class EngineLife:
         self.post(messages.Hello(messages.PROTOCOL))
 
     def post(self, message: messages.ToEngine) -> None:
-        """Say something; nobody hears it when the process is dead."""
-        self._socket.send(messages.pack(message), zmq.NOBLOCK)
-        # zmq tells of a message once, and a send may be what it tells it to: look for ourselves.
-        if not self._drain_due:
-            self._drain_due = True
-            self._loop.call_soon(self._drain)
+        """Say something; nobody hears it when the process is dead. Audio waits a moment for more of it."""
+        self._outgoing.append(messages.pack(message))
+        if isinstance(message, messages.Audio):
+            self._later = self._later or self._loop.call_later(_GATHER_S, self._send)
+        else:
+            self._soon = self._soon or self._loop.call_soon(self._send)
 
     async def end(self) -> str:
         """Wait until the process has ended; how it did, in words."""
@@ -82,14 +85,28 @@ class EngineLife:
 
     def close(self) -> None:
         """Give back the socket and its place. The process has ended."""
+        self._call_off()
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
         shutil.rmtree(self._cell, ignore_errors=True)
 
+    def _send(self) -> None:
+        """Let everything go that was said, as the parts of one message: each message wakes two threads."""
+        self._call_off()
+        parts, self._outgoing = self._outgoing, []
+        self._socket.send_multipart(parts, zmq.NOBLOCK)
+        # zmq tells of a message once, and a send may be what it tells it to: look for ourselves.
+        self._drain()
+
+    def _call_off(self) -> None:
+        for handle in (self._soon, self._later):
+            if handle:
+                handle.cancel()
+        self._soon = self._later = None
+
     def _drain(self) -> None:
         """Pass on every message that has come."""
-        self._drain_due = False
         while not self._socket.closed:
             try:
                 data = self._socket.recv(zmq.NOBLOCK)

@@ -83,6 +83,7 @@ class Host:
         self._reap_due = clock.now() + self._limits.reaper_s
         self._gateways: dict[bytes, float] = {}  # when each was last heard
         self._lines: dict[SessionId, _Line] = {}
+        self._clears: list[SessionId] = []  # since the last tick
 
     def run(self, lifeline: int) -> NoReturn:
         """Keep the beat until SystemExit: by a Stop, a signal, or the end of file `lifeline`."""
@@ -97,7 +98,15 @@ class Host:
             if self._clock.now() >= self._reap_due:
                 self._reap()
             if tick := self._ticker.take(self._clock.now()):
+                self._confirm_clears()
                 self._tell_all(self._beat.run(tick))
+
+    def _confirm_clears(self) -> None:
+        """Before a tick cuts its frames: what is heard in it came after these."""
+        for session in self._clears:
+            if session in self._lines:
+                self._tell(session, messages.Cleared(session))
+        self._clears.clear()
 
     def said(self, word: Said) -> None:
         self._tell(word.session, messages.Word(word.session, word.text, word.start, word.end, word.cut))
@@ -138,15 +147,18 @@ class Host:
 
     def breathe(self) -> None:
         """Take messages that wait, so many at a time that a flood of them cannot hold up the beat."""
-        for _ in range(_BREATH):
+        taken = 0
+        while taken < _BREATH:
             try:
                 gateway, *parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            try:
-                self._take(gateway, messages.to_engine(b"".join(parts)))
-            except msgspec.DecodeError as error:
-                _log.error("a message that is none of ours is left out: %s", error)
+            taken += len(parts)
+            for part in parts:
+                try:
+                    self._take(gateway, messages.to_engine(part))
+                except msgspec.DecodeError as error:
+                    _log.error("a message that is none of ours is left out: %s", error)
 
     def _tell_all(self, tick: TickRecord) -> None:
         """Tell every gateway that lives of the tick as a whole."""
@@ -213,6 +225,7 @@ class Host:
                 session.commit()
             case messages.Clear():
                 session.clear()
+                self._clears.append(session.id)
             case messages.Turns(duplex=duplex, most=most):
                 session.duplex, session.most = duplex, most
             case messages.Reply(most=most):
@@ -235,6 +248,8 @@ class Host:
         except InputError as error:
             refusal = messages.Rejected(session.id, error.code, error.field, str(error), message.event_id)
             self._tell(session.id, refusal)
+        except ValueError as error:  # half a sample, or terms that are none: a gateway of ours checks both
+            _log.error("a message that is none of ours is left out: %s", error)
 
     def _settle(self, session: Session, terms: Terms) -> None:
         try:

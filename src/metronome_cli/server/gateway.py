@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from starlette.applications import Starlette
 
 from ..clock import Clock
@@ -27,6 +28,7 @@ from .link import EngineLink
 
 _BACKLOG = 2048
 _SEND_BUFFER = 65_536  # bytes the kernel keeps for a caller that does not read: a minute of events
+_RECEIVE_BUFFER = 65_536  # bytes it keeps for us while others are served: half a second of packets
 _UNREAD_MS = 10_000  # how long they may lie there before the kernel ends the connection
 _PONG_S = 10.0  # a caller's event loop may be busy, but not for longer
 _SHUTDOWN_S = 2  # for callers that do not answer the closing handshake
@@ -45,6 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
         listener.bind(address)
@@ -59,6 +62,11 @@ def url_of(listener: socket.socket) -> str:
     """The address to call, as http://host:port."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The loop to run `serve` in: a packet costs it a third less than asyncio's own."""
+    return uvloop.new_event_loop()
 
 
 async def serve(

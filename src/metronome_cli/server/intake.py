@@ -34,7 +34,7 @@ class Intake:
     def take(self) -> NDArray[np.float32]:
         """The samples of all that was put and are ready; a filter keeps a few hundredths of a second back."""
         pcm, self._held, self.held_s = b"".join(self._held), [], 0.0
-        samples = np.multiply(np.frombuffer(pcm, "<i2"), _UNIT, dtype=np.float32)
+        samples: NDArray[np.float32] = np.multiply(np.frombuffer(pcm, "<i2"), _UNIT, dtype=np.float32)
         return self._resampler.resample_chunk(samples) if self._resampler else samples
 
     def finish(self) -> NDArray[np.float32]:

@@ -70,7 +70,8 @@ class EngineLink:
 
     async def __aenter__(self) -> EngineLink:
         await self._life.begin(self._profile.model_dump(), self._folder, self._opened)
-        self._tasks = [asyncio.create_task(work) for work in (self._supervise(), self._live(), self.upbeat.run())]
+        works = (self._supervise(), self._live(), self.upbeat.run())
+        self._tasks = [asyncio.create_task(work) for work in works]
         return self
 
     async def __aexit__(self, *_: object) -> None:

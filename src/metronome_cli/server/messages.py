@@ -17,7 +17,7 @@ from ..frame import SessionId
 from ..trace import TickRecord
 from ..wire import TickEvent
 
-PROTOCOL = 2  # raised whenever a message below changes
+PROTOCOL = 3  # raised whenever a message below changes
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -72,7 +72,7 @@ class Cancel(_Message, frozen=True):
 
 
 class Clear(_Message, frozen=True):
-    """Forget the utterance so far."""
+    """Forget the utterance so far; answered by Cleared."""
 
     session: SessionId
     mark: int
@@ -146,7 +146,7 @@ class TurnedAway(_Message, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """A tick is over; said to every gateway, after the tick's other messages. Also of a tick without calls."""
+    """A tick is over, with calls or without; said to every gateway, after the tick's other messages."""
 
     tick: TickRecord
     speaking: int  # frames in which the session was to speak
@@ -203,6 +203,12 @@ class Cancelled(_Message, frozen=True):
     session: SessionId
 
 
+class Cleared(_Message, frozen=True):
+    """From here on words were heard after the oldest Clear that this was not said of yet."""
+
+    session: SessionId
+
+
 class Rejected(_Message, frozen=True):
     """Input that was not taken; the session goes on."""
 
@@ -223,7 +229,7 @@ class Ended(_Message, frozen=True):
 
 ToSession = Audio | Text | Commit | Cancel | Clear | Turns | Reply | Settle
 ToEngine = Hello | Open | ToSession | Close | Heartbeat | Stop
-ToCaller = Word | Heard | FrameDone | Cancelled | ReplyLost | Settled | Rejected | Ended
+ToCaller = Word | Heard | FrameDone | Cancelled | Cleared | ReplyLost | Settled | Rejected | Ended
 ToGateway = Ready | Failed | Opened | TurnedAway | Beat | ToCaller
 
 _encoder = msgspec.msgpack.Encoder()

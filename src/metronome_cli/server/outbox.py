@@ -12,9 +12,11 @@ from collections import deque
 from starlette.websockets import WebSocket
 
 from .. import wire
+from ..frame import SessionId
 from .metrics import Metrics
 
 MAX_OUTGOING = 1024  # events that a caller may leave unread, beyond what the network holds
+RESUMED = "_resumed"  # ends the id of the one event that is not counted
 _HANG_UP_S = 2.0  # how long a caller's last event may take to leave
 
 
@@ -120,3 +122,9 @@ class Outbox:
     def _trim(self) -> None:
         while self._kept_bytes > self._keep_bytes:
             self._kept_bytes -= len(self._kept.popleft())
+
+
+def number_of(event_id: str, session: SessionId) -> int | None:
+    """Which of a session's events an id names; a connection that took it up goes by the one before."""
+    head, _, number = event_id.removesuffix(RESUMED).rpartition("_")
+    return int(number) if head == f"event_{session}" and number.isdecimal() and len(number) < 20 else None

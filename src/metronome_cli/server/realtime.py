@@ -21,26 +21,16 @@ from ..errors import InputError
 from ..frame import HEARING_RATE, SessionId
 from ..profile import Profile, Terms
 from . import messages
-from .access import EventRate
 from .conversation import Conversation
 from .intake import Intake
 from .line import Line
 from .link import EngineLink
-from .outbox import MAX_OUTGOING, Outbox
+from .outbox import MAX_OUTGOING, RESUMED, Outbox, number_of
+from .reader import Reader
 from .settings import check_in_time, info, initial, reply_tokens, typed, update
 from .turns import Started, TurnDetector
 
-_MOST_HELD_S = 0.2  # audio of one call that may wait for the upbeat
 _GOODBYES = (1000, 1001, 1005)  # WebSocket close codes of a client that meant it; 1005: it gave none
-_RESUMED = "_resumed"  # ends the id of the one event that is not counted
-
-_CLOSE_CODES = {
-    "engine_dead": wire.CLOSE_ENGINE_DEAD,
-    "session_lost": wire.CLOSE_ENGINE_DEAD,
-    "session_idle": wire.CLOSE_SESSION_IDLE,
-    "client_too_slow": wire.CLOSE_TOO_SLOW,
-    "server_draining": wire.CLOSE_DRAINED,
-}
 
 
 class Call:
@@ -51,10 +41,7 @@ class Call:
         self.parted = asyncio.Event()  # no connection is left
         self.token: str | None = None  # with which a lost connection is taken up again
         self._profile = profile
-        self._clock = clock
-        self._rate = EventRate(profile.server.max_events_per_s, clock.now())
-        self._max_event_bytes = profile.server.max_event_bytes
-        self._metrics = link.metrics
+        self._reader = Reader(profile.server, clock, link.metrics, self._take, self._refuse)
         self._outbox = Outbox(link.metrics)
         self._line = Line(link, profile)
         self._upbeat = link.upbeat
@@ -64,6 +51,7 @@ class Call:
         self._intake = Intake(self._settings.rate)
         self._detector = TurnDetector(self._settings.detection.turns)
         self._begun = False  # something was said or asked for
+        self._most_held_s = link.upbeat.most_held_s()
         self._appended = False  # audio since the last commit
         self._agreed = self._settings.terms  # which the engine's session is held on
         self._asked: deque[Terms] = deque()  # terms that the engine has not answered yet
@@ -102,11 +90,11 @@ class Call:
 
     def again(self, after: str | None) -> list[bytes] | None:
         """What to send to a caller who comes back: all since its event `after`. None when that is lost."""
-        number = self._outbox.number if after is None else _number_of(after, self.session)
+        number = self._outbox.number if after is None else number_of(after, self.session)
         backlog = None if number is None or self.ended.is_set() else self._outbox.since(number)
         if backlog is None:
             return None
-        event_id = f"event_{self.session}_{number}{_RESUMED}"
+        event_id = f"event_{self.session}_{number}{RESUMED}"
         hello = wire.SessionResumed(event_id=event_id, session=self._info(), replayed=len(backlog))
         return [wire.encode(hello), *backlog]
 
@@ -117,43 +105,28 @@ class Call:
     def hang_up(self, code: str, why: str, kind: str = "server_error") -> None:
         """End the call for a reason of ours."""
         self.ended.set()
-        self._outbox.hang_up(self._error(kind, code, why), _CLOSE_CODES[code])
+        self._outbox.hang_up(self._error(kind, code, why), wire.CLOSE_CODES[code])
         # Whatever the network does with the last event, the blocks go back now.
         self._line.close()
 
-    async def _read(self, socket: WebSocket) -> None:
-        while (message := await socket.receive())["type"] != "websocket.disconnect":
-            text = message.get("text")
-            if self._outbox.ending:
-                continue
-            self._metrics.bytes_in += len(text or message.get("bytes") or ())
-            now = self._clock.now()
-            if wait_s := self._rate.take(now):  # the network holds the rest back, and nothing is lost
-                await self._clock.sleep_until(now + wait_s)
-            try:
-                self._take(self._event(text))
-            except InputError as error:
-                self._complain(error.code, str(error), error.field, text and wire.event_id_of(text))
-        if message.get("code") in _GOODBYES:
-            self.ended.set()
+    def over(self) -> None:
+        """The call is over and so is its memory: a net of 2.7 MB must not wait for the garbage collector."""
+        self._conversation.end()
 
-    def _event(self, text: str | None) -> wire.ClientEvent:
-        if text is None:
-            raise InputError("binary_frame", "frame", "binary", "send JSON in text frames, audio as base64")
-        size = len(text) if text.isascii() else len(text.encode())
-        if size > self._max_event_bytes:
-            cure = f"send at most {self._max_event_bytes} bytes per event"
-            raise InputError("event_too_large", "event", f"{size} bytes", cure)
-        return wire.decode_client_event(text)
+    async def _read(self, socket: WebSocket) -> None:
+        if await self._reader.read(socket) in _GOODBYES:
+            self.ended.set()
 
     # ---- What the caller says ----
 
     def _take(self, event: wire.ClientEvent) -> None:
-        if not isinstance(event, wire.AudioAppend):
-            self.hand_on()  # it was said before this
+        if self._outbox.ending:
+            return
+        if isinstance(event, wire.AudioAppend):
+            self._append(event.audio, event.event_id)
+            return
+        self.hand_on()  # what is held was said before this
         match event:
-            case wire.AudioAppend(audio=pcm, event_id=event_id):
-                self._append(pcm, event_id)
             case wire.AudioCommit(event_id=event_id):
                 self._commit_asked(event_id)
             case wire.AudioClear():
@@ -178,6 +151,8 @@ class Call:
         if after.rate != before.rate:
             self._listen(self._intake.finish(), None)
             self._intake = Intake(after.rate)
+        if after.detection.duplex != before.detection.duplex:
+            self._detector.reset()  # a turn belongs to the one way or the other
         self._detector.settings = after.detection.turns
         self._settings = after
         self._conversation.transcribing = after.transcription is not None
@@ -195,21 +170,23 @@ class Call:
         if len(pcm) % 2:
             cure = "PCM16 has two bytes a sample: send whole samples"
             raise InputError("odd_byte_count", "audio", f"{len(pcm)} bytes", cure)
-        seconds, intake = len(pcm) / 2 / self._intake.rate, self._intake
+        intake, seconds = self._intake, len(pcm) / 2 / self._intake.rate
         self._line.check_room(int((intake.held_s + seconds) * 4 * HEARING_RATE))
-        self._appended = self._appended or len(pcm) > 0
-        self._conversation.audio(seconds)
+        if pcm:
+            self._appended = self._begun = True
         if event_id is not None:
             self.hand_on()  # what the engine refuses of this event is to be this event's alone
         intake.put(pcm)
-        at_once = event_id is not None or self._detector.settings is not None or intake.held_s >= _MOST_HELD_S
-        if at_once or not self._upbeat.awaits(self):
-            self._listen(intake.take(), event_id)
+        listened_to = self._detector.settings is not None
+        full = intake.held_s >= self._most_held_s
+        if full or listened_to or event_id is not None or not self._upbeat.awaits(self):
+            self.hand_on(event_id)
 
-    def hand_on(self) -> None:
+    def hand_on(self, event_id: str | None = None) -> None:
         """Pass on the audio that is held back."""
-        if self._intake.held_s:
-            self._listen(self._intake.take(), None)
+        if seconds := self._intake.held_s:
+            self._conversation.audio(seconds)
+            self._listen(self._intake.take(), event_id)
 
     def _listen(self, samples: NDArray[np.float32], event_id: str | None) -> None:
         """Pass the samples on, and act on the turns that end or begin in them."""
@@ -316,27 +293,30 @@ class Call:
                 self._answered(message)
 
     def _answered(
-        self, message: messages.Cancelled | messages.Settled | messages.Rejected | messages.Ended
+        self,
+        message: messages.Cancelled
+        | messages.Cleared
+        | messages.Settled
+        | messages.Rejected
+        | messages.Ended,
     ) -> None:
         """The engine's answer to something that this call asked of it, or the end of it all."""
         match message:
             case messages.Cancelled():
                 self._cancelling -= 1
+            case messages.Cleared():
+                self._conversation.clear_confirmed()
             case messages.Settled():
                 self._agreed = self._asked.popleft()
                 self._say(wire.SessionUpdated(event_id="", session=self._info()))
             case messages.Rejected(_, code, field, why, event_id):
-                if field.startswith("session"):
-                    self._unsettle()
+                if field.startswith("session"):  # the session stays on the terms it had
+                    self._asked.popleft()
+                    terms = self._asked[-1] if self._asked else self._agreed
+                    self._settings = replace(self._settings, terms=terms)
                 self._complain(code, why, field, event_id)
             case messages.Ended(_, code, why):
                 self.hang_up(code, why)
-
-    def _unsettle(self) -> None:
-        """The engine would not have the terms: the session stays on those it had."""
-        self._asked.popleft()
-        terms = self._asked[-1] if self._asked else self._agreed
-        self._settings = replace(self._settings, terms=terms)
 
     def _reply_lost(self) -> None:
         if self._cancelling:
@@ -344,7 +324,8 @@ class Call:
         if not self._conversation.replying:  # asked for by a turn that ended while another went on
             self._conversation.begin(self._settings.most_tokens, None)
         why = "the KV pool had no block for this session"
-        self._conversation.finish("failed", None, _detail("server_error", "kv_pool_full", why))
+        error = wire.Failure(type="server_error", code="kv_pool_full", message=why)
+        self._conversation.finish("failed", None, error)
 
     # ---- Events out ----
 
@@ -354,13 +335,17 @@ class Call:
             why = f"more than {MAX_OUTGOING} events wait to be read; read them as they come"
             self.hang_up("client_too_slow", why, "invalid_request_error")
 
+    def _refuse(self, error: InputError, event_id: str | None) -> None:
+        self._complain(error.code, str(error), error.field, event_id)
+
     def _complain(self, code: str, why: str, field: str | None, event_id: str | None) -> None:
         self._say(self._error("invalid_request_error", code, why, field, event_id))
 
     def _error(
         self, kind: str, code: str, why: str, field: str | None = None, event_id: str | None = None
     ) -> wire.ErrorEvent:
-        return wire.ErrorEvent(event_id=self._event_id(), error=_detail(kind, code, why, field, event_id))
+        detail = wire.ErrorDetail(type=kind, code=code, message=why, param=field, event_id=event_id)
+        return wire.ErrorEvent(event_id=self._event_id(), error=detail)
 
     def _event_id(self) -> str:
         return f"event_{self.session}_{self._outbox.number + 1}"
@@ -376,15 +361,3 @@ class Call:
     def _info(self) -> wire.SessionInfo:
         settings = replace(self._settings, terms=self._agreed)
         return info(settings, self._profile, f"sess_{self.session}", self.token)
-
-
-def _detail(
-    kind: str, code: str, why: str, field: str | None = None, event_id: str | None = None
-) -> wire.ErrorDetail:
-    return wire.ErrorDetail(type=kind, code=code, message=why, param=field, event_id=event_id)
-
-
-def _number_of(event_id: str, session: SessionId) -> int | None:
-    """Which of a session's events an id names; a connection that took it up goes by the one before."""
-    head, _, number = event_id.removesuffix(_RESUMED).rpartition("_")
-    return int(number) if head == f"event_{session}" and number.isdecimal() and len(number) < 20 else None

@@ -1,11 +1,11 @@
-"""Audio that waits in the gateway is handed on just before a tick is due: nothing else could be done with it sooner.
+"""Audio may wait in the gateway until just before a tick is due: sooner, nobody could do anything with it.
 
 Knows:   when the next tick is due, as far as the engine's latest beat tells, and who holds audio back.
 Ignores: what is held, sessions, sockets.
 
-A message to the engine costs as much for 20 ms of audio as for 200, and a resampler nearly so. Who hands on at
-once may do so at any time; whoever waits for the upbeat is called early enough that all are done when the tick
-is due, and packets that come meanwhile are taken in between.
+A message to the engine costs as much for 20 ms of audio as for 200, and a resampler nearly so. Whoever holds
+audio back is called early enough that all are done when the tick is due; what comes meanwhile is taken in
+between.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from typing import Protocol
 
 from ..clock import Clock
 
-_AHEAD_S = 0.003  # between the last audio handed on and the tick: a message's way, and a busy loop
+_AHEAD_S = 0.006  # between the last audio handed on and the tick: a message's way, and a busy loop
 _SLACK = 1.25  # times as long as it took to call all of them the last time
 _AT_ONCE = 32  # calls between two looks at the sockets; a millisecond
+
+
+_MOST_HELD_S = 0.1, 0.3  # audio that one holder may let wait: the least and the most of all holders
+_GOLDEN = 0.618034  # its multiples, less their whole part, spread evenly, however many there are
 
 
 class Holder(Protocol):
@@ -39,6 +43,7 @@ class Upbeat:
         self._known = asyncio.Event()
         self._holders: set[Holder] = set()
         self._took_s = 0.0  # to call them all, the last time
+        self._paces = 0  # given out
 
     def beat(self, due: float) -> None:
         """A tick was due then; the others are whole frames away."""
@@ -56,6 +61,12 @@ class Upbeat:
             return False
         self._holders.add(holder)
         return True
+
+    def most_held_s(self) -> float:
+        """How much audio a new holder may let wait: another for each, since all begin anew at a tick."""
+        self._paces += 1
+        least, most = _MOST_HELD_S
+        return least + self._paces * _GOLDEN % 1 * (most - least)
 
     async def run(self) -> None:
         """Keep calling, until cancelled."""
@@ -82,4 +93,5 @@ class Upbeat:
             holder.hand_on()
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._took_s = self._clock.now() - began
+        if holders:
+            self._took_s = self._clock.now() - began

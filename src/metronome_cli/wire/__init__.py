@@ -22,6 +22,7 @@ from .codec import decode_client_event, decode_server_event, encode, event_id_of
 from .conversation import (
     ContentPart,
     ErrorDetail,
+    Failure,
     Item,
     Part,
     Response,
@@ -80,7 +81,16 @@ CLOSE_TOO_SLOW = 4429
 CLOSE_REPLACED = 4409
 CLOSE_DRAINED = 1012
 
+CLOSE_CODES = {
+    "engine_dead": CLOSE_ENGINE_DEAD,
+    "session_lost": CLOSE_ENGINE_DEAD,
+    "session_idle": CLOSE_SESSION_IDLE,
+    "client_too_slow": CLOSE_TOO_SLOW,
+    "server_draining": CLOSE_DRAINED,
+}
+
 __all__ = [
+    "CLOSE_CODES",
     "CLOSE_DRAINED",
     "CLOSE_ENGINE_DEAD",
     "CLOSE_REPLACED",
@@ -105,6 +115,7 @@ __all__ = [
     "Duration",
     "ErrorDetail",
     "ErrorEvent",
+    "Failure",
     "HeardCompleted",
     "HeardDelta",
     "Item",

@@ -18,6 +18,7 @@ from .server import Refusal, ServerEvent
 _encoder = msgspec.json.Encoder()
 _client_decoder = msgspec.json.Decoder(ClientEvent)
 _server_decoder = msgspec.json.Decoder(ServerEvent)
+_any_decoder = msgspec.json.Decoder(float_hook=float)  # 1e400 is JSON, though no double holds it
 _CLIENT_TYPES = ", ".join(str(kind.__struct_config__.tag) for kind in get_args(ClientEvent))
 _SERVER_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(ServerEvent))
 _SHOWN = 60  # characters of a caller's value that an error message repeats
@@ -56,7 +57,7 @@ def event_id_of(text: str | bytes) -> str | None:
 
 def _raw(text: str | bytes) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return _any_decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

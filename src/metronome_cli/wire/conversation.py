@@ -52,12 +52,20 @@ class Usage(msgspec.Struct, kw_only=True):
     total_tokens: int
 
 
+class Failure(msgspec.Struct, kw_only=True):
+    """Why a reply has status "failed"."""
+
+    type: str
+    code: str
+    message: str
+
+
 class StatusDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Why a reply ended. `reason` is OpenAI's; `error` belongs to status "failed"."""
 
     type: str
     reason: str | None = None
-    error: ErrorDetail | None = None
+    error: Failure | None = None
 
 
 class Response(msgspec.Struct, kw_only=True, omit_defaults=True):

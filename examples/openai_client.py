@@ -1,0 +1,89 @@
+"""Hold one spoken call with the official `openai` client: ask, print what was heard and the answer.
+
+    metronome serve
+    python examples/openai_client.py [RECORDING [URL]]
+
+The recording is WAV, FLAC or Ogg at any rate; left out, it is a question that comes with metronome-cli.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from importlib import resources
+from pathlib import Path
+
+from openai import AsyncOpenAI, OpenAIError
+from openai.resources.realtime.realtime import AsyncRealtimeConnection
+from openai.types.realtime import RealtimeSessionCreateRequestParam
+
+from metronome_cli.errors import FieldError
+from metronome_cli.speech import RATE, decode_clip
+
+URL = "ws://127.0.0.1:8765/v1"
+PACKET_S = 0.02
+SILENCE_S = 1.0  # after the question, so that the server can tell that it is over
+LISTEN_S = 60.0
+
+# 16 kHz saves resampling; OpenAI itself takes 24 kHz only.
+SESSION: RealtimeSessionCreateRequestParam = {
+    "type": "realtime",
+    "output_modalities": ["text"],
+    "audio": {
+        "input": {
+            "format": {"type": "audio/pcm", "rate": RATE},  # type: ignore[typeddict-item]
+            "transcription": {"model": "whisper-1"},
+            "turn_detection": {"type": "server_vad"},
+        }
+    },
+}
+
+
+def question(path: str | None) -> bytes:
+    """A recording as 16-bit samples at RATE, with silence after it."""
+    file = Path(path) if path else resources.files("metronome_cli") / "data/questions/capital-of-france.flac"
+    samples = decode_clip(file.name, file.read_bytes()).samples
+    return bytes((samples * 32767).astype("<i2").tobytes() + bytes(int(SILENCE_S * RATE) * 2))
+
+
+async def speak(call: AsyncRealtimeConnection, pcm: bytes) -> None:
+    """Send 16-bit samples in packets of 20 ms, each when a microphone would have it."""
+    clock = asyncio.get_running_loop()
+    start, size = clock.time(), int(RATE * PACKET_S) * 2
+    for at in range(0, len(pcm), size):
+        await asyncio.sleep(start + (at + size) / 2 / RATE - clock.time())
+        await call.input_audio_buffer.append(audio=base64.b64encode(pcm[at : at + size]).decode())
+
+
+async def listen(call: AsyncRealtimeConnection) -> None:
+    """Print what was heard, and the answer as it comes, until both are complete."""
+    missing = {"transcript", "answer"}
+    async for event in call:
+        if event.type == "conversation.item.input_audio_transcription.completed":
+            print(f"heard: {event.transcript}", flush=True)
+            missing.discard("transcript")
+        elif event.type == "response.output_text.done":
+            print(f"answer: {event.text}", flush=True)
+            missing.discard("answer")
+        elif event.type == "error":
+            raise SystemExit(event.error.message)
+        if not missing:
+            return
+
+
+async def main(path: str | None = None, url: str = URL) -> None:
+    pcm = question(path)
+    client = AsyncOpenAI(api_key="none", websocket_base_url=url)
+    async with client.realtime.connect(model="laptop") as call:
+        await call.session.update(session=SESSION)
+        listening = asyncio.create_task(listen(call))
+        await speak(call, pcm)
+        await asyncio.wait_for(listening, LISTEN_S)
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(*sys.argv[1:]))
+    except (OSError, TimeoutError, FieldError, OpenAIError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")

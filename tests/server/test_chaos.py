@@ -1,0 +1,155 @@
+"""A short storm of vanishing callers and of rubbish; evals/chaos has the long ones, and how to replay one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metronome_cli import wire
+from metronome_cli.clock import SystemClock
+from metronome_cli.errors import InputError
+from metronome_cli.profile import parse_profile
+from metronome_cli.server import messages
+from metronome_cli.server.link import EngineLink
+from metronome_cli.server.realtime import Call
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def evals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a test import evals/, which is no part of the package."""
+    monkeypatch.syspath_prepend(ROOT)
+
+
+def storm(*options: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and results of one run."""
+    command = [sys.executable, "-m", "evals.chaos.run", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_of_forty_clients_that_vanish_in_seeded_ways_nothing_is_left() -> None:
+    code, results = storm("vanish", "--clients", "40", "--warm-up", "0", "--quiet-s", "0.5", "--seed", "3")
+    assert (code, results["faults"]) == (0, []), results
+    assert sum(results["ways"].values()) == 40
+    assert len(results["ways"]) >= 8
+    assert results["calls"] > 20  # most of them were let in
+    assert results["witness_beside"]["frames"] > 10
+
+
+def test_eight_hundred_events_of_rubbish_are_each_answered_and_disturb_nobody() -> None:
+    code, results = storm("fuzz", "--events", "800", "--quiet-s", "2.5", "--seed", "2")
+    assert (code, results["faults"]) == (0, []), results
+    assert results["events"] == 800
+    assert results["refused"] > 250
+    assert len(results["codes"]) > 8
+    assert len(results["witness_alone"]["replies"]) > 1
+
+
+def test_a_call_that_is_over_leaves_nothing_to_the_garbage_collector() -> None:
+    async def scene() -> None:
+        profile = parse_profile("null", {"model": {"kind": "null", "mode": "turn"}})
+        link = EngineLink(profile, None, SystemClock())
+        call = Call(link, profile, SystemClock())
+        call.opened(1)
+        call.heed(messages.Word(1, "a", True, False, False))
+        left = weakref.ref(call)
+        call.over()
+        del call
+        assert left() is None
+
+    gc.disable()
+    try:
+        asyncio.run(scene())
+    finally:
+        gc.enable()
+
+
+def refusal(text: str) -> InputError | None:
+    """Why the server's decoder does not take a text."""
+    try:
+        wire.decode_client_event(text)
+    except InputError as error:
+        return error
+    return None
+
+
+@pytest.mark.usefixtures("evals")
+def test_the_oracle_and_the_decoder_agree_on_what_is_no_event() -> None:
+    from evals.chaos import mutate, oracle
+
+    refused = 0
+    for connection in (*range(12), mutate.MADE_UP_EVERY - 1):
+        for text in mutate.texts(7, connection, 150):
+            want, error = oracle.expected(text), refusal(text)
+            if error is None:
+                assert not want.refused or len(text.encode()) > oracle.MOST_BYTES, text
+            else:
+                refused += 1
+                assert error.field, text
+                assert error.code, text
+                assert wire.event_id_of(text) == want.event_id, text
+    assert refused > 500
+
+
+@pytest.mark.usefixtures("evals")
+def test_the_same_seed_says_the_same_and_another_does_not() -> None:
+    from evals.chaos import mutate
+
+    for connection in (3, mutate.MADE_UP_EVERY - 1):
+        assert mutate.texts(5, connection, 40) == mutate.texts(5, connection, 40)
+        assert mutate.texts(5, connection, 40) != mutate.texts(6, connection, 40)
+
+
+@pytest.mark.usefixtures("evals")
+def test_the_judge_sees_an_error_that_is_missing_doubled_misaddressed_or_without_a_cure() -> None:
+    from evals.chaos import oracle
+
+    def error(**fields: Any) -> wire.ErrorDetail:
+        good = {
+            "type": "invalid_request_error",
+            "code": "unknown_event",
+            "message": "type = 'dance': use another",
+            "param": "type",
+            "event_id": "mine",
+        }
+        return wire.ErrorDetail(**good | fields)
+
+    text = '{"type": "dance", "event_id": "mine"}'
+    assert oracle.judge(text, [error()], set()) == []
+    wrong = {
+        "missing": [],
+        "doubled": [error(), error()],
+        "misaddressed": [error(event_id="yours")],
+        "addressed to nobody": [error(event_id=None)],
+        "without a field": [error(param=None)],
+        "without a cure": [error(message="no")],
+        "endless": [error(message="type = 1: " + "x" * 2000)],
+    }
+    assert [name for name, errors in wrong.items() if not oracle.judge(text, errors, {"yours"})] == []
+
+
+@pytest.mark.usefixtures("evals")
+def test_the_judge_lets_an_error_of_the_engine_come_late_but_not_for_nothing() -> None:
+    from evals.chaos import oracle
+
+    late = wire.ErrorDetail(
+        type="invalid_request_error",
+        code="buffer_full",
+        message="audio = '6.00 s': at most 5 s may wait",
+        param="audio",
+        event_id="before",
+    )
+    good = '{"type": "input_audio_buffer.clear", "event_id": "mine"}'
+    assert oracle.judge(good, [late], {"before"}) == []
+    assert oracle.judge(good, [late], set())

@@ -1,0 +1,136 @@
+"""How calls end when the server goes down or its engine dies, and how a hasty caller is slowed down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from metronome_cli import trace, wire
+
+from .running import WHOLE, Server, answered, ask, call, text_of
+
+Start = Callable[..., Server]
+
+# ---- How fast a caller may be ----
+
+
+def test_who_says_too_much_at_once_is_read_more_slowly_and_loses_nothing(start: Start) -> None:
+    server = start(mode="turn", more="max_events_per_s = 100")
+
+    async def scene() -> None:
+        async with call(server) as caller:
+            for number in range(150):
+                await caller.say(wire.ItemCreate(item=wire.Item.message(f"{number}")))
+            added = [(await caller.until(wire.ItemAdded)).item for _ in range(150)]
+            assert [item.content[0].text for item in added] == [f"{number}" for number in range(150)]
+
+    asyncio.run(scene())
+
+
+# ---- The end of the server, or of its engine ----
+
+
+async def until_health(server: Server, status: str) -> None:
+    while True:
+        if server.health()[1]["status"] == status:
+            return
+        await asyncio.sleep(0.02)
+
+
+async def refused(server: Server) -> tuple[int, str, str | None]:
+    """Status, code and Retry-After with which a new call is refused."""
+    with pytest.raises(InvalidStatus) as caught:
+        async with call(server):
+            pass
+    answer = caught.value.response
+    return (
+        answer.status_code,
+        json.loads(answer.body or b"")["error"]["code"],
+        answer.headers.get("Retry-After"),
+    )
+
+
+def test_a_server_that_goes_down_lets_calls_end_and_takes_no_more(start: Start) -> None:
+    server = start(mode="turn", more="drain_s = 15")
+
+    async def scene() -> None:
+        async with call(server) as caller:
+            await ask(caller)
+            server.process.send_signal(signal.SIGTERM)
+            await until_health(server, "draining")
+            assert await refused(server) == (503, "draining", "1")
+            assert text_of(await answered(caller)) == WHOLE
+            await ask(caller)
+            assert text_of(await answered(caller)) == WHOLE
+        assert server.process.wait(5) == 0
+
+    asyncio.run(scene())
+
+
+def test_a_call_that_does_not_end_in_time_is_told_why(start: Start) -> None:
+    server = start(mode="turn", more="drain_s = 0.3")
+
+    async def scene() -> None:
+        async with call(server) as caller:
+            server.process.send_signal(signal.SIGTERM)
+            error = await caller.error()
+            assert (error.type, error.code) == ("server_error", "server_draining")
+            assert await caller.hung_up() == wire.CLOSE_DRAINED
+        assert server.process.wait(5) == 0
+
+    asyncio.run(scene())
+
+
+def test_a_second_signal_waits_for_nobody(start: Start) -> None:
+    server = start(mode="turn", more="drain_s = 600")
+
+    async def scene() -> None:
+        async with call(server) as caller:
+            server.process.send_signal(signal.SIGTERM)
+            await until_health(server, "draining")
+            server.process.send_signal(signal.SIGTERM)
+            assert await caller.hung_up() == wire.CLOSE_DRAINED
+        assert server.process.wait(10) == 0
+
+    asyncio.run(scene())
+
+
+def test_an_engine_that_dies_comes_back_and_numbers_its_sessions_on(start: Start) -> None:
+    server = start(mode="turn", frame_s=0.05)
+
+    async def scene() -> None:
+        async with call(server) as one, call(server) as two:
+            await one.updated(metronome={"ticks": True, "resume": True})
+            await one.until(wire.TickEvent)
+            os.kill(server.engine, signal.SIGKILL)
+            for caller in (one, two):
+                assert (await caller.error()).code == "engine_dead"
+                assert await caller.hung_up() == wire.CLOSE_ENGINE_DEAD
+        assert await refused(server) == (503, "restarting", "1")
+        await until_health(server, "ok")
+        async with call(server) as three:
+            await ask(three)
+            assert text_of(await answered(three)) == WHOLE
+            numbers = [caller.seen[0] for caller in (one, two, three)]
+            assert [seen.session.id for seen in numbers if isinstance(seen, wire.SessionCreated)] == [
+                "sess_1",
+                "sess_2",
+                "sess_3",
+            ]
+
+    asyncio.run(scene())
+    code, said = server.stop()
+    assert (code, said.count("the engine process ended with signal SIGKILL")) == (1, 1)
+    assert sessions_in(server.folder) == {1, 2}
+    assert sessions_in(server.folder / "restart-1") == {3}
+
+
+def sessions_in(folder: Path) -> set[int]:
+    return {frame.session for frame in trace.read_records(folder / "frames.jsonl", trace.FrameRecord)}
