@@ -17,7 +17,6 @@ from metronome_cli import wire
 from metronome_cli.clock import SystemClock
 from metronome_cli.errors import InputError
 from metronome_cli.profile import parse_profile
-from metronome_cli.server import messages
 from metronome_cli.server.link import EngineLink
 from metronome_cli.server.realtime import Call
 
@@ -56,17 +55,14 @@ def test_eight_hundred_events_of_rubbish_are_each_answered_and_disturb_nobody() 
     assert len(results["witness_alone"]["replies"]) > 1
 
 
-def test_a_call_that_is_over_leaves_nothing_to_the_garbage_collector() -> None:
+def test_the_net_of_a_call_that_is_over_does_not_wait_for_the_garbage_collector() -> None:
     async def scene() -> None:
         profile = parse_profile("null", {"model": {"kind": "null", "mode": "turn"}})
-        link = EngineLink(profile, None, SystemClock())
-        call = Call(link, profile, SystemClock())
-        call.opened(1)
-        call.heed(messages.Word(1, "a", True, False, False))
-        left = weakref.ref(call)
+        call = Call(EngineLink(profile, None, SystemClock()), profile, SystemClock())
+        detector = weakref.ref(call._detector)
+        assert detector() is not None
         call.over()
-        del call
-        assert left() is None
+        assert detector() is None
 
     gc.disable()
     try:

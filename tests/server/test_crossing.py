@@ -65,7 +65,7 @@ class Alone(Call):
 
     def does(self, kind: str, **fields: Any) -> None:
         """The caller says something."""
-        self._heard(json.dumps({"type": kind, **fields}), 0, 0.0)
+        self._reader._heard(json.dumps({"type": kind, **fields}), 0, 0.0)
 
     def last(self, kind: type[Event]) -> Event:
         return [event for event in self.said if isinstance(event, kind)][-1]

@@ -109,7 +109,8 @@ def _run(profile: Profile, out: Path | None, live: bool, as_json: bool, keys: tu
                 watch(link)
 
             try:
-                link = asyncio.run(gateway.serve(profile, listener, folder, clock, up, keys))
+                with asyncio.Runner(loop_factory=gateway.new_loop) as runner:
+                    link = runner.run(gateway.serve(profile, listener, folder, clock, up, keys))
             finally:
                 _drop_if_empty(folder)
     report.held = link.deaths == 0

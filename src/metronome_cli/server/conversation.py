@@ -77,10 +77,6 @@ class Conversation:
         """The id of the reply in progress."""
         return self._reply.response_id if self._reply else None
 
-    def end(self) -> None:
-        """Nothing more is told. Whoever listened and this hold each other no longer."""
-        self._say = lambda _: None
-
     # ---- What the caller brings ----
 
     def audio(self, seconds: float) -> None:
