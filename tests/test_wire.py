@@ -109,6 +109,15 @@ def test_the_event_id_of_a_malformed_event_is_found_where_there_is_one() -> None
     assert wire.event_id_of('{"event_id": 7}') is None
     assert wire.event_id_of("{") is None
     assert wire.event_id_of('["event_id"]') is None
+    assert wire.event_id_of("") is None
+
+
+def test_a_number_that_no_double_holds_is_json_and_is_named() -> None:
+    text = '{"type": "response.create", "event_id": "e1", "response": {"max_output_tokens": 1e400}}'
+    assert wire.event_id_of(text) == "e1"
+    with pytest.raises(InputError, match=r"response\.max_output_tokens = inf: number out of range") as caught:
+        wire.decode_client_event(text)
+    assert caught.value.code == "invalid_value"
 
 
 JSON = st.recursive(

@@ -110,7 +110,7 @@ class Call:
         self._line.close()
 
     def over(self) -> None:
-        """What is large goes now: a net of 2.7 MB and the events kept must not wait for the garbage collector."""
+        """What is large goes now: a net of 2.7 MB and kept events must not wait for the garbage collector."""
         self._detector = TurnDetector(None)
         self._outbox.keep(0)
 
