@@ -9,7 +9,7 @@ import pytest
 from metronome_cli.clock import VirtualClock
 from metronome_cli.profile import parse_profile
 from metronome_cli.report import new_report
-from metronome_cli.reporting.tables import tables
+from metronome_cli.reporting.kinds import tables
 from metronome_cli.server.messages import Beat
 from metronome_cli.server.metrics import Metrics
 from metronome_cli.trace import TickRecord

@@ -6,7 +6,8 @@ from typing import Any
 
 from metronome_cli.clock import VirtualClock
 from metronome_cli.report import new_report
-from metronome_cli.reporting.tables import Table, arms_table, seconds, share, spread, tables
+from metronome_cli.reporting.kinds import tables
+from metronome_cli.reporting.tables import Table, arms_table, seconds, share, spread
 
 
 def rows_of(table: Table) -> dict[str, tuple[str, ...]]:

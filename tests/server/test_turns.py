@@ -221,3 +221,16 @@ def test_a_setting_out_of_range_is_named(name: str, value: float) -> None:
     with pytest.raises(InputError, match=rf"turn_detection\.{name} = ") as caught:
         TurnSettings(**{name: value})  # type: ignore[arg-type]
     assert caught.value.code == "invalid_value"
+
+
+def test_the_net_of_an_ended_call_serves_the_next_one_and_remembers_nothing() -> None:
+    question, _ = spoken(QUESTIONS[:1])
+    alone = TurnDetector().take(question)
+    first = TurnDetector()
+    first.take(question[: len(question) // 2])
+    net = first._net
+    first.close()
+    second = TurnDetector()
+    assert second.take(question) == alone
+    assert second._net is net
+    assert first.take(question) == []

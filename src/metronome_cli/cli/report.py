@@ -72,7 +72,7 @@ def _compare(folders: list[Path], as_json: bool, picture: Path | None) -> None:
 
 def show(found: Report, as_json: bool) -> None:
     """The answer, on standard output: tables and a verdict, or one JSON document."""
-    from ..reporting.tables import tables
+    from ..reporting.kinds import tables
 
     if as_json:
         typer.echo(found.model_dump_json(indent=2))

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..report import Report, read_report
 from ..trace import FrameRecord, TickRecord, read_header, read_records
-from .tables import tables
+from .kinds import tables
 
 FRAMES, TRACE, SUMMARY = "frames.jsonl", "trace.jsonl", "summary.md"
 

@@ -1,4 +1,4 @@
-"""A report as tables of plain text.
+"""Tables of plain text, and those of load and demo reports.
 
 Knows:   the `results` of load and demo reports, and Markdown.
 Ignores: terminals and colours, files, how anything was measured.
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from ..report import Report
 
 Results = Mapping[str, Any]
 NOTHING = "-"
@@ -31,28 +29,9 @@ class Table:
         return f"## {self.title}\n\n" + "\n".join(cells) + "\n"
 
 
-def tables(report: Report) -> list[Table]:
-    """What a report says, the answer first. A report of another command has no tables here."""
-    results = report.results
-    if report.command == "demo":
-        return [arms_table(results["arms"]), moment_table(results), limits_table(results)]
-    if report.command == "load":
-        return load_tables(results)
-    if report.command == "find-n":
-        return [points_table(results)]
-    if report.command == "serve":
-        from .serve import serve_tables  # it is made of what stands below
-
-        return serve_tables(results)
-    if report.command == "probe-quality":
-        from .quality import quality_tables  # it is made of what stands below
-
-        return quality_tables(results)
-    if report.command == "probe-sinks":
-        from .sinks import sinks_tables
-
-        return sinks_tables(results)
-    return []
+def demo_tables(results: Results) -> list[Table]:
+    """Both arms side by side, the moment of silence, and what had to hold."""
+    return [arms_table(results["arms"]), moment_table(results), limits_table(results)]
 
 
 def load_tables(results: Results) -> list[Table]:

@@ -53,7 +53,8 @@ class Spread:
         for number, count in enumerate(self.counts[:-1]):
             if count and below + count >= rank:
                 low = self.bounds[number - 1] if number else 0.0
-                return low + (self.bounds[number] - low) * (rank - below) / count
+                high = self.bounds[number]
+                return min(high, low + (high - low) * (rank - below) / count)  # rounding must not leave it
             below += count
         return self.bounds[-1] if self.counts[-1] else None
 

@@ -110,8 +110,8 @@ class Call:
         self._line.close()
 
     def over(self) -> None:
-        """What is large goes now: a net of 2.7 MB and kept events must not wait for the garbage collector."""
-        self._detector = TurnDetector(None)
+        """What is large goes now: the net and the kept events must not wait for the garbage collector."""
+        self._detector.close()
         self._outbox.keep(0)
 
     async def _read(self, socket: WebSocket) -> None:

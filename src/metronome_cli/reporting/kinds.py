@@ -1,0 +1,31 @@
+"""Which tables a report has, by the command that made it.
+
+Knows:   every command that reports, and who makes its tables.
+Ignores: what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..report import Report
+from .quality import quality_tables
+from .serve import serve_tables
+from .sinks import sinks_tables
+from .tables import Table, demo_tables, load_tables, points_table
+
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any]], list[Table]]] = {
+    "demo": demo_tables,
+    "load": load_tables,
+    "find-n": lambda results: [points_table(results)],
+    "serve": serve_tables,
+    "probe-quality": quality_tables,
+    "probe-sinks": sinks_tables,
+}
+
+
+def tables(report: Report) -> list[Table]:
+    """What a report says, the answer first. A report of another command has no tables here."""
+    make = _MAKERS.get(report.command)
+    return make(report.results) if make else []
