@@ -10,20 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from tokenizers import Tokenizer
+import numpy as np
 
 from metronome_cli.clock import SystemClock
-from metronome_cli.engine.decoder import Decoder
-from metronome_cli.engine.engine import Engine
-from metronome_cli.engine.weights import load_decoder
 from metronome_cli.models.assets import locate
+from metronome_cli.models.perplexity import Scorer
 from metronome_cli.profile import load_profile
 from metronome_cli.report import new_report
-from metronome_cli.window import Policy, Positions, Unbounded, Window, most_blocks
-
-PIECE = 128  # tokens appended per step
-BLOCK = 16
+from metronome_cli.window import Policy, Positions, Unbounded, Window
 
 
 @dataclass(frozen=True)
@@ -54,29 +48,18 @@ LONG = [
 ]
 
 
-def measure(row: Row, decoder: Decoder, ids: torch.Tensor) -> dict[str, Any]:
+def measure(row: Row, scorer: Scorer, ids: list[int]) -> dict[str, Any]:
     """Teacher-forced perplexity, and the most blocks that were held; fails when the bound is passed."""
-    bound = most_blocks(row.policy, BLOCK, PIECE) or -(-row.tokens // BLOCK)
-    engine = Engine(decoder, bound, BLOCK, PIECE)
-    session = engine.open(row.policy, row.positions)
-    assert session is not None
-    losses, peak = [], 0
-    for piece, target in zip(ids[:-1].split(PIECE), ids[1:].split(PIECE), strict=True):
-        output = engine.step([session], [len(piece)], piece)
-        peak = max(peak, engine.held(session))
-        losses.append(
-            torch.nn.functional.cross_entropy(decoder.logits(output.hidden), target, reduction="none")
-        )
-    engine.pool.check()
-    assert peak <= bound, f"{row.name}: {peak} blocks held, bound {bound}"
-    perplexity = float(torch.cat(losses)[-row.last :].mean().exp())
+    scored = scorer.nll(ids[: row.tokens], row.policy, row.positions)
+    assert scored.blocks_peak <= scored.blocks_bound, f"{row.name}: {scored.blocks_peak} blocks held"
+    perplexity = float(np.exp(scored.nll[-row.last :].mean()))
     return {
         "row": row.name,
         "perplexity": round(perplexity, 3),
         "published": row.published,
         "off_percent": round(100 * (perplexity / row.published - 1), 2),
-        "blocks_peak": peak,
-        "blocks_bound": bound,
+        "blocks_peak": scored.blocks_peak,
+        "blocks_bound": scored.blocks_bound,
     }
 
 
@@ -87,16 +70,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="4096 tokens only")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    folder = locate("smollm2-135m-instruct")
-    text = (locate("moby-dick") / "data.txt").read_text("utf-8")
-    ids = torch.tensor(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text[:120_000]).ids)
-    decoder = load_decoder(folder)
+    scorer = Scorer(locate("smollm2-135m-instruct"), threads=options.threads)
+    ids = scorer.encode((locate("moby-dick") / "data.txt").read_text("utf-8")[:120_000])
     report = new_report("eval-perplexity", load_profile("laptop"), SystemClock())
     rows = []
     for row in SHORT if options.quick else SHORT + LONG:
-        with torch.inference_mode():
-            rows.append(measure(row, decoder, ids[: row.tokens]))
+        rows.append(measure(row, scorer, ids))
         print(rows[-1], flush=True)
     report.results = {"text": "moby-dick, from its first character", "rows": rows}
     report.held = all(abs(row["off_percent"]) <= 1 for row in rows)

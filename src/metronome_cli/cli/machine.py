@@ -1,6 +1,6 @@
 """What this machine is and has: facts for `metronome doctor`, each read once, none judged.
 
-Knows:   where Linux and macOS tell of cores, memory, disks, limits, a GPU; torch's build without torch.
+Knows:   where Linux and macOS tell of cores, disks, limits, a GPU; torch's build without torch.
 Ignores: what any of it is good for (checks.py).
 """
 
@@ -16,6 +16,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from ..clock import Clock
+from ..memory import free_memory
 
 BEAT_S = 0.02
 _BEATS = 25
@@ -46,7 +47,7 @@ def look(cache: Path, runs: Path, clock: Clock) -> Machine:
     return Machine(
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         load=os.getloadavg()[0],
-        free_memory=_free_memory(),
+        free_memory=free_memory(),
         cache_disk=_free_disk(cache),
         runs_disk=_free_disk(runs),
         torch=torch,
@@ -67,21 +68,6 @@ def _lateness(clock: Clock) -> tuple[float, ...]:
         clock.wait_until(due)
         late.append(clock.now() - due)
     return tuple(late)
-
-
-def _free_memory() -> int | None:
-    """Bytes that programs can still take, the limit of a container counted."""
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    free = int(found[1]) * 1024 if found else None
-    group = Path("/sys/fs/cgroup")
-    try:
-        left = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
-    except (OSError, ValueError):  # no such group, or "max": no limit
-        return free
-    return left if free is None else min(free, left)
 
 
 def _free_disk(folder: Path) -> int:

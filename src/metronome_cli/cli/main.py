@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ..errors import MetronomeError
-from . import assets, profile
+from . import assets, probe, profile
 from .demo import demo
 from .doctor import doctor
 from .load import load
@@ -55,6 +55,7 @@ def _metronome(version: VersionFlag = False) -> None:
 
 for command in (demo, serve, load, report, doctor):
     app.command()(command)
+app.add_typer(probe.app, name="probe")
 app.add_typer(profile.app, name="profile")
 app.add_typer(assets.app, name="assets")
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 # Okabe and Ito's palette: told apart by every kind of colour vision. The markers differ too.
 _COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 _MARKERS = "osD^vP*X"
+_LINES = ("-", "--", ":")
 
 
 def draw_by_age(path: Path, title: str, panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -36,9 +37,11 @@ def _draw(axes: Axes, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     ends = sorted({cut["to"] for row in rows for cut in row["by_age"]})
     for number, row in enumerate(rows):
         at, level = [cut["to"] for cut in row["by_age"]], [cut["mean"] for cut in row["by_age"]]
-        colour = _COLOURS[number % len(_COLOURS)]
-        marker = _MARKERS[number % len(_MARKERS)]
-        axes.plot(at, level, label=row["name"], color=colour, marker=marker, markersize=4, linewidth=1.2)
+        turn, place = divmod(number, len(_COLOURS))
+        colour, look = _COLOURS[place], _LINES[turn % len(_LINES)]
+        axes.plot(
+            at, level, label=row["name"], color=colour, linestyle=look, marker=_MARKERS[place], ms=4, lw=1.2
+        )
         low, high = ([cut[end] for cut in row["by_age"]] for end in ("low", "high"))
         if None not in low + high:  # one session bounds nothing
             axes.fill_between(at, low, high, color=colour, alpha=0.12, linewidth=0)
@@ -51,5 +54,7 @@ def _draw(axes: Axes, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     )
     axes.set_xticks(ends, [f"{end // 1024}k" if end >= 1024 else str(end) for end in ends])
     axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.grid(alpha=0.3, which="both")
-    axes.legend(loc="best", fontsize="small")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small")

@@ -33,9 +33,11 @@ def sinks_tables(results: Results) -> list[Table]:
         (name, str(at), spelled[at] if at < len(spelled) else "")
         for name, at in (("header", 0), *((part, marks[part]) for part in ("content", "generated", "text")))
     ]
+    strongest = [(str(row["place"]), row["token"], share(row["share"], 2)) for row in results["strongest"]]
     return [
         Table("Attention on the first tokens (mean over layers and heads)", columns, tuple(rows)),
         Table("Where the chat's parts begin", ("part", "place", "token"), tuple(parts)),
+        Table("Places that draw most", ("place", "token", "attention"), tuple(strongest)),
     ]
 
 
@@ -53,7 +55,8 @@ def draw_sinks(path: Path, title: str, results: Results) -> None:
         list(zip(*results["heads"][kept], strict=True)), aspect="auto", vmin=0, vmax=1, cmap="viridis"
     )
     figure.colorbar(image, ax=heat, label="share of the head's attention")
-    heat.set(title=f"on the first {kept} token(s), by layer and head", xlabel="layer", ylabel="head")
+    first = "the first token" if kept == "1" else f"the first {kept} tokens"
+    heat.set(title=f"on {first}, by layer and head", xlabel="layer", ylabel="head")
     heat.yaxis.get_major_locator().set_params(integer=True)
     curve.plot(range(len(results["places"])), results["places"], color="#000000", linewidth=0.9)
     for (name, key), colour in zip(
@@ -64,7 +67,7 @@ def draw_sinks(path: Path, title: str, results: Results) -> None:
         at = results["marks"][key]
         curve.axvline(at, color=colour, linestyle="--", label=f"{name}, {at}")
     curve.set(xlabel="place", ylabel="mean share of attention", yscale="log")
-    curve.set_xlim(0, len(results["places"]))
+    curve.set_xlim(-3, len(results["places"]))  # the first place is often the only peak
     curve.grid(alpha=0.3)
     curve.legend(loc="upper right", fontsize="small")
     figure.suptitle(title)

@@ -1,0 +1,257 @@
+"""`metronome probe quality`: the options, the run folder with its finished cells, progress.
+
+Knows:   how a grid is left and taken up again: one file per finished cell.
+Ignores: how a cell is played (probes/), what tables and pictures look like (reporting/).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .report import show
+
+if TYPE_CHECKING:
+    from ..probes.grid import Cell, Grid
+    from ..probes.quality import Probe
+    from ..report import Report
+
+PLAN, CELLS = "plan.json", "cells"
+
+Listed = Annotated[str, typer.Option(metavar="LIST")]
+
+
+def quality(
+    *,
+    profile: Annotated[str, typer.Option(help="A built-in profile, or a path ending in .toml.")] = "laptop",
+    windows: Annotated[str, typer.Option(metavar="LIST", help="W to try, in tokens: 256,512.")] = "256,512",
+    sinks: Annotated[
+        str, typer.Option(metavar="LIST", help="S to try, in tokens or header; 0 is always tried.")
+    ] = "header",
+    positions: Annotated[str, typer.Option(metavar="LIST", help="anchored, absolute, or both.")] = "anchored",
+    modes: Annotated[str, typer.Option(metavar="LIST", help="turn, free, or both.")] = "turn,free",
+    scores: Annotated[
+        str, typer.Option(metavar="LIST", help="answers, loops, stream_ppl, gen_ppl, asr_wer.")
+    ] = "answers,loops,stream_ppl,gen_ppl",
+    sessions: Annotated[int, typer.Option(min=1, help="Calls in each cell.")] = 4,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="Length of a free-running call, in minutes of its own time.")
+    ] = 2.0,
+    questions: Annotated[int, typer.Option(min=1, help="Questions of a turn-based call.")] = 8,
+    stream_tokens: Annotated[int, typer.Option(min=512, help="Tokens read for stream_ppl.")] = 2048,
+    seed: Annotated[str, typer.Option(metavar="LIST", help="Seeds: what is asked and read.")] = "0",
+    data: Annotated[
+        str, typer.Option(help="Questions: builtin, a local file or folder, or a dataset's hub id.")
+    ] = "builtin",
+    spoken: Annotated[bool, typer.Option(help="Ask aloud, through the ears, instead of typing.")] = False,
+    judge: Annotated[
+        str | None, typer.Option(help="Who judges gen_ppl: an asset, folder or hub id; the model itself.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a grid to go on with.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")] = False,
+    out: Annotated[Path, typer.Option(help="Where the run folder is made.")] = Path("runs"),
+) -> None:
+    """Measure what each window and its sinks cost: answers, loops and perplexity, against no bound at all.
+
+    Every cell runs the engine that serves, in virtual time. Unbounded, S=0 and recycling are always tried
+    beside what is asked. A finished cell is never lost: --resume goes on with an interrupted grid.
+
+    \b
+    Examples:
+      metronome probe quality
+      metronome probe quality --windows 256,512,1024 --sinks 4,header,64 --seed 0,1,2 --sessions 16
+      metronome probe quality --modes free --minutes 10 --spoken
+    """
+    asked = {name: value for name, value in locals().items() if name not in ("resume", "as_json", "out")}
+    asked = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
+    report = _probe(asked, resume, out)
+    show(report, as_json)
+    raise typer.Exit(0 if report.held else 3)
+
+
+def _probe(asked: dict[str, Any], resume: Path | None, out: Path) -> Report:
+    from ..clock import SystemClock
+    from ..report import new_report
+    from ..reporting.summary import redraw
+
+    clock = SystemClock()
+    if resume:
+        asked = _asked_before(resume)
+    grid, probe = _set_up(asked)
+    folder = resume or _begin(asked, out)
+    report = new_report("probe-quality", probe.profile, clock, grid.seeds[0])
+    try:
+        with _showing(grid.cells()) as watch:
+            refused = _play(grid, probe, folder / CELLS, watch)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; go on with --resume {folder}", err=True)
+        raise
+    _conclude(report, grid, probe, folder, asked, refused)
+    report.save(folder)
+    redraw(folder)
+    typer.echo(f"run: {folder}", err=True)
+    return report
+
+
+def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
+    """The grid and the probe; every option is checked before anything is loaded."""
+    from ..clock import SystemClock
+    from ..errors import ProfileError
+    from ..probes.cells import Plan
+    from ..probes.grid import Grid
+    from ..probes.quality import Material, Probe
+    from ..profile import load_profile
+
+    profile = load_profile(asked["profile"])
+    scores = _words(asked["scores"], "scores", ("answers", "loops", "stream_ppl", "gen_ppl", "asr_wer"))
+    kinds = _words(asked["modes"], "modes", ("turn", "free"))
+    kinds += ["stream"] * ("stream_ppl" in scores) + ["repeat"] * ("asr_wer" in scores)
+    segment_frames = max(2, round(_SEGMENT_S / profile.beat.frame_s))
+    frames = asked["minutes"] * 60 / profile.beat.frame_s
+    if frames < 2 * segment_frames:
+        raise ProfileError("minutes", asked["minutes"], f"use {2 * _SEGMENT_S / 60:.2g} or more")
+    grid = Grid(
+        windows=[_count(word, "windows") for word in asked["windows"].split(",")],
+        sinks=[word if word == "header" else _count(word, "sinks") for word in asked["sinks"].split(",")],
+        positions=_words(asked["positions"], "positions", ("anchored", "absolute")),
+        kinds=kinds,
+        seeds=[_count(word, "seed") for word in asked["seed"].split(",")],
+    )
+    plan = Plan(
+        sessions=asked["sessions"],
+        per_call=asked["questions"],
+        segments=round(frames / segment_frames) - 1,
+        segment_frames=segment_frames,
+        spoken=asked["spoken"],
+    )
+    material = Material(
+        data=asked["data"],
+        stream_tokens=asked["stream_tokens"],
+        judge=asked["judge"],
+        gen_ppl="gen_ppl" in scores,
+    )
+    return grid, Probe(profile, plan, material, grid.windows, SystemClock())
+
+
+_SEGMENT_S = 14.0  # of a free-running call: a question, and time to answer it
+
+
+def _words(text: str, name: str, known: tuple[str, ...]) -> list[Any]:
+    from ..errors import ProfileError
+
+    words = list(dict.fromkeys(word.strip() for word in text.split(",")))
+    for word in words:
+        if word not in known:
+            raise ProfileError(name, word, f"use some of {', '.join(known)}")
+    return words
+
+
+def _count(text: str, name: str) -> int:
+    from ..errors import ProfileError
+
+    word = text.strip()
+    if not word.isdecimal() or len(word) > 9:
+        raise ProfileError(name, word, "use whole numbers, separated by commas")
+    return int(word)
+
+
+def _begin(asked: dict[str, Any], out: Path) -> Path:
+    from ..clock import SystemClock
+    from ..report import run_folder
+
+    folder = run_folder(out, "probe-quality", Path(asked["profile"]).stem, SystemClock())
+    (folder / CELLS).mkdir()
+    (folder / PLAN).write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
+    return folder
+
+
+def _asked_before(folder: Path) -> dict[str, Any]:
+    from ..errors import ProfileError
+
+    try:
+        found: dict[str, Any] = json.loads((folder / PLAN).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProfileError("resume", str(folder), f"give the folder of a probe quality ({error})") from None
+    return found
+
+
+def _play(grid: Grid, probe: Probe, folder: Path, watch: Callable[[Cell, float], None]) -> dict[str, str]:
+    """Play the cells that have no file yet. Returns why kinds of cells were not measured."""
+    from ..errors import MetronomeError
+    from ..probes.grid import UNBOUNDED
+    from ..probes.verdict import refusal
+
+    refused: dict[str, str] = {}
+    for cell in grid.cells():
+        file = folder / f"{cell.slug}.json"
+        if cell.kind in refused or file.exists():
+            watch(cell, 1.0)
+            continue
+        try:
+            found = probe.run(cell, partial(watch, cell))
+        except MetronomeError as error:
+            refused[cell.kind] = f"{cell.name}: {error}"
+            continue
+        half = file.with_suffix(".part")
+        half.write_text(json.dumps(found) + "\n", "utf-8")
+        half.replace(file)
+        watch(cell, 1.0)
+        if cell.bound == UNBOUNDED and cell.kind in ("turn", "free") and (why := refusal(cell.kind, found)):
+            refused[cell.kind] = why
+    return refused
+
+
+def _conclude(
+    report: Report, grid: Grid, probe: Probe, folder: Path, asked: dict[str, Any], refused: dict[str, str]
+) -> None:
+    from ..probes.verdict import conclude, in_words
+
+    played = {
+        cell: json.loads(file.read_text("utf-8"))
+        for cell in grid.cells()
+        if (file := folder / CELLS / f"{cell.slug}.json").exists()
+    }
+    rows = conclude(grid.bounds, played, probe.profile, grid.seeds[0])
+    report.notes = [f"not measured: {why}" for why in refused.values()]
+    report.held = not refused
+    report.results = {
+        "asked": asked,
+        "rows": rows,
+        "not_measured": refused,
+        "verdict": in_words(rows, probe.profile) or "Nothing was measured.",
+        "wall_s": sum(cell["wall_s"] for cell in played.values()),
+    }
+
+
+@contextmanager
+def _showing(cells: list[Cell]) -> Iterator[Callable[[Cell, float], None]]:
+    """Bar, cell and time left on standard error; one line per cell where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console, done = Console(stderr=True), set()
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("cells, left"), TimeRemainingColumn())
+    with Progress(
+        *columns,
+        TextColumn("{task.fields[cell]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("cells", total=len(cells), cell="")
+
+        def watch(cell: Cell, share: float) -> None:
+            if share >= 1:
+                done.add(cell)
+            part = 0 if cell in done else share
+            progress.update(task, completed=len(done) + part, cell=cell.name)
+            if share >= 1 and not console.is_terminal:
+                typer.echo(f"{len(done)}/{len(cells)} {cell.name}", err=True)
+
+        yield watch
