@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PLAN, CELLS = "plan.json", "cells"
 
-Listed = Annotated[str, typer.Option(metavar="LIST")]
+_SEGMENT_S = 14.0  # of a free-running call: a question, and time to answer it
 
 
 def quality(
@@ -45,6 +45,9 @@ def quality(
     ] = 2.0,
     questions: Annotated[int, typer.Option(min=1, help="Questions of a turn-based call.")] = 8,
     stream_tokens: Annotated[int, typer.Option(min=512, help="Tokens read for stream_ppl.")] = 2048,
+    text: Annotated[
+        Path | None, typer.Option(help="What stream_ppl reads: a long UTF-8 text; the asset moby-dick.")
+    ] = None,
     seed: Annotated[str, typer.Option(metavar="LIST", help="Seeds: what is asked and read.")] = "0",
     data: Annotated[
         str, typer.Option(help="Questions: builtin, a local file or folder, or a dataset's hub id.")
@@ -110,7 +113,8 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
 
     profile = load_profile(asked["profile"])
     scores = _words(asked["scores"], "scores", ("answers", "loops", "stream_ppl", "gen_ppl", "asr_wer"))
-    kinds = _words(asked["modes"], "modes", ("turn", "free"))
+    modes = _words(asked["modes"], "modes", ("turn", "free"))
+    kinds = modes if {"answers", "loops", "gen_ppl"} & set(scores) else []
     kinds += ["stream"] * ("stream_ppl" in scores) + ["repeat"] * ("asr_wer" in scores)
     segment_frames = max(2, round(_SEGMENT_S / profile.beat.frame_s))
     frames = asked["minutes"] * 60 / profile.beat.frame_s
@@ -132,14 +136,12 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
     )
     material = Material(
         data=asked["data"],
+        text=asked["text"],
         stream_tokens=asked["stream_tokens"],
         judge=asked["judge"],
         gen_ppl="gen_ppl" in scores,
     )
     return grid, Probe(profile, plan, material, grid.windows, SystemClock())
-
-
-_SEGMENT_S = 14.0  # of a free-running call: a question, and time to answer it
 
 
 def _words(text: str, name: str, known: tuple[str, ...]) -> list[Any]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..clock import Clock
+from ..errors import FieldError
 from ..models.assets import locate
 from ..models.chat import Chat
 from ..models.perplexity import Scorer, load_judge
@@ -34,7 +36,7 @@ class Material:
     """What is asked and read. `judge` None: the model judges with its own weights."""
 
     data: str = "builtin"
-    text: str | None = None  # the long text; the asset moby-dick when None
+    text: str | None = None  # a file with the long text; the asset moby-dick when None
     stream_tokens: int = 2048
     stream_sessions: int = 2
     judge: str | None = None
@@ -80,9 +82,7 @@ class Probe:
 
     @cached_property
     def _text_ids(self) -> list[int]:
-        text = self.material.text
-        if text is None:
-            text = (locate("moby-dick") / "data.txt").read_text("utf-8")
+        text = _read(self.material.text)
         # Enough to choose places in; encoding a whole book takes longer than reading an excerpt.
         most = 40 * self.material.stream_tokens * self.material.stream_sessions
         return self.scorer.encode(text[: max(most, 400_000)])
@@ -121,6 +121,14 @@ class Probe:
         policy = cell.bound.of(self.profile, {}).policy(len(self._chat.header))
         read = read_stream(self.scorer, ids, starts, material.stream_tokens, policy, cell.bound.positions)
         return {"steps": _steps(read.nll_SA), "blocks_peak": read.blocks_peak}
+
+
+def _read(file: str | None) -> str:
+    path = Path(file) if file else locate("moby-dick") / "data.txt"
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise FieldError("text", str(path), f"give a readable UTF-8 file ({error})") from None
 
 
 def _steps(nll_SA: Any) -> list[list[float]]:

@@ -1,0 +1,122 @@
+"""`metronome probe quality`, on a tiny random checkpoint: it babbles, so its control answers nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from metronome_cli.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+PROFILE = """
+[model]
+kind = "text"
+thinker = "{thinker}"
+header = "Hi."
+max_reply = 8
+
+[beat]
+tau = 4
+prefill_tokens = 32
+
+[window]
+window = 64
+
+[run]
+threads = 1
+"""
+
+
+@pytest.fixture
+def quality(
+    tiny_chat: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """The command over a small grid, with an exit code, standard output and standard error."""
+    (tmp_path / "tiny.toml").write_text(PROFILE.format(thinker=tiny_chat))
+    lines = (f"{number} years ago, never mind how long precisely.\n" for number in range(800))
+    (tmp_path / "book.txt").write_text("".join(lines))
+
+    def run(*options: object) -> tuple[int, str, str]:
+        fixed = ["--profile", tmp_path / "tiny.toml", "--text", tmp_path / "book.txt"]
+        fixed += ["--out", tmp_path / "runs", "--windows", 64, "--sinks", 4, "--stream-tokens", 600]
+        fixed += ["--sessions", 2, "--questions", 2, "--minutes", 0.5]
+        monkeypatch.setattr(sys, "argv", ["metronome", "probe", "quality", *map(str, (*fixed, *options))])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return (left.value.code if isinstance(left.value.code, int) else 0, *capfd.readouterr())
+
+    return run
+
+
+def the_run(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def test_a_grid_is_refused_with_the_share_that_its_control_answers(quality: Run, tmp_path: Path) -> None:
+    code, out, err = quality("--modes", "turn", "--scores", "answers")
+    assert code == 3
+    assert "turn: unbounded, the model answers 0% of the questions" in " ".join(out.split())
+    assert [line for line in err.splitlines() if "seed 0" in line][0].endswith("turn unbounded seed 0")
+    played = [path.name for path in (the_run(tmp_path) / "cells").iterdir()]
+    assert played == ["turn_unbounded_seed_0.json"]
+
+
+def test_perplexity_alone_plays_no_calls_and_an_interrupted_grid_goes_on(
+    quality: Run, tmp_path: Path
+) -> None:
+    code, out, _ = quality("--scores", "stream_ppl", "--json")
+    assert code == 0
+    rows = {row["bound"]: row for row in json.loads(out)["results"]["rows"]}
+    assert list(rows) == ["unbounded", "W=64 S=0", "W=64 S=4", "recycle 64"]
+    assert rows["unbounded"]["stream"]["ppl"]["mean"] > 1
+    assert rows["W=64 S=4"]["stream"]["ratio"]["mean"] > 0
+    folder = the_run(tmp_path)
+    kept = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    lost = folder / "cells" / "stream_W64_S4_seed_0.json"
+    lost.unlink()
+    code, again, _ = quality("--resume", folder, "--json")
+    assert code == 0
+    after = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    assert [path.name for path in kept if after[path] != kept[path]] == [lost.name]
+    for one, other in zip(
+        json.loads(out)["results"]["rows"], json.loads(again)["results"]["rows"], strict=True
+    ):
+        assert one["stream"] == other["stream"]
+    assert (folder / "summary.md").read_text().startswith("# metronome probe-quality")
+
+
+def test_without_a_voice_repeating_is_not_measured_and_the_rest_is(
+    quality: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    code, out, _ = quality("--scores", "stream_ppl,asr_wer", "--json")
+    assert code == 3
+    found = json.loads(out)
+    assert "pip install" in found["results"]["not_measured"]["repeat"]
+    assert all("stream" in row for row in found["results"]["rows"])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (("--windows", "64,x"), "windows = 'x'"),
+        (("--sinks", "65"), "sinks = 65"),
+        (("--modes", "spoken"), "modes = 'spoken'"),
+        (("--scores", "bleu"), "scores = 'bleu'"),
+        (("--positions", "relative"), "positions = 'relative'"),
+        (("--minutes", "0.1"), "minutes = 0.1"),
+        (("--seed", "-1"), "seed = '-1'"),
+        (("--data", "nowhere.json"), "nowhere.json"),
+        (("--resume", "nowhere"), "resume = 'nowhere'"),
+        (("--text", "nowhere.txt"), "nowhere.txt"),
+    ],
+)
+def test_a_wrong_option_is_named(quality: Run, options: tuple[str, str], field: str) -> None:
+    code, out, err = quality(*options)
+    assert code in (2, 3)
+    assert field in f"{out}{err}"
