@@ -61,7 +61,7 @@ def test_a_grid_is_refused_with_the_share_that_its_control_answers(quality: Run,
     code, out, err = quality("--modes", "turn", "--scores", "answers")
     assert code == 3
     assert "turn: unbounded, the model answers 0% of the questions" in " ".join(out.split())
-    assert [line for line in err.splitlines() if "seed 0" in line][0].endswith("turn unbounded seed 0")
+    assert next(line for line in err.splitlines() if "seed 0" in line).endswith("turn unbounded seed 0")
     played = [path.name for path in (the_run(tmp_path) / "cells").iterdir()]
     assert played == ["turn_unbounded_seed_0.json"]
 
@@ -83,10 +83,8 @@ def test_perplexity_alone_plays_no_calls_and_an_interrupted_grid_goes_on(
     assert code == 0
     after = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
     assert [path.name for path in kept if after[path] != kept[path]] == [lost.name]
-    for one, other in zip(
-        json.loads(out)["results"]["rows"], json.loads(again)["results"]["rows"], strict=True
-    ):
-        assert one["stream"] == other["stream"]
+    before, now = (json.loads(answer)["results"]["rows"] for answer in (out, again))
+    assert [row["stream"] for row in now] == [row["stream"] for row in before]
     assert (folder / "summary.md").read_text().startswith("# metronome probe-quality")
 
 

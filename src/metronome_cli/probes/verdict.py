@@ -122,7 +122,7 @@ def _kind_row(
     row["pool_share"] = row["blocks_per_call"] / profile.pool.blocks
     row["stalled"] = sum(answer["stalled"] for call in calls for answer in call)
     row["calls"] = len(calls)
-    row["safe"] = _is_safe(row)
+    row["safe"] = None if mine == control else _is_safe(row)
     return row
 
 

@@ -133,6 +133,9 @@ def draw_quality(path: Path, results: Row) -> None:
 def _heat(panel: Any, rows: Sequence[Row], kind: str, words: str) -> None:
     """Windows across, sinks up; recycling is a row of its own."""
     bounded = [row for row in rows if row["policy"] != "unbounded" and kind in row]
+    if not bounded:
+        panel.set_axis_off()
+        return
     across = sorted({row["window"] for row in bounded})
     up = list(dict.fromkeys(_sinks_of(row) for row in bounded))
     panel.set_title(f"{words}: answers lost against unbounded, points")
@@ -148,8 +151,7 @@ def _heat(panel: Any, rows: Sequence[Row], kind: str, words: str) -> None:
             lost[y][x] = value
             mark = "" if row[kind]["safe"] else "\nnot safe"
             panel.text(x, y, f"{value:.0f}{mark}", ha="center", va="center", fontsize=9)
-    if bounded:
-        panel.imshow(lost, cmap="cividis_r", vmin=0, vmax=100, aspect="auto", alpha=0.6, origin="lower")
+    panel.imshow(lost, cmap="cividis_r", vmin=0, vmax=100, aspect="auto", alpha=0.6, origin="lower")
 
 
 def _sinks_of(row: Row) -> str:
