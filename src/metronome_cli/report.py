@@ -25,6 +25,7 @@ from .profile import Profile
 VERSION = 1
 _SECRETS = ("--api-key",)  # options whose values are never written down
 _HIDDEN = "***"
+_LOGIN = re.compile(r"^((?:\w+://)?)[^/?#\s]*@")
 _NAMED = ("metronome-cli", "torch", "transformers", "openai-whisper", "numpy", "msgspec", "uvicorn")
 
 
@@ -70,13 +71,19 @@ def new_report(command: str, profile: Profile | None, clock: Clock, seed: int = 
     )
 
 
+def without_login(url: str) -> str:
+    """A URL without the user name and password that it may hold."""
+    return _LOGIN.sub(r"\1", url)
+
+
 def redacted(argv: list[str]) -> list[str]:
-    """A command line without the keys in it: they are for the server, not for whoever reads the report."""
+    """A command line without keys and passwords: they are for the server, not for whoever reads the report."""
     shown: list[str] = []
     for word in argv:
         if shown and shown[-1] in _SECRETS:
             shown.append(_HIDDEN)
         else:
+            word = without_login(word)
             name, equals, _ = word.partition("=")
             shown.append(f"{name}={_HIDDEN}" if equals and name in _SECRETS else word)
     return shown
@@ -87,7 +94,7 @@ def read_report(folder: Path) -> Report:
     path = folder / "report.json"
     try:
         return Report.model_validate(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FieldError("run", str(folder), f"give a run folder with a report.json ({error})") from None
 
 

@@ -141,7 +141,10 @@ def name_of(plan: Plan) -> str:
     """What stands for a plan in the name of its run folder: whom it calls."""
     from urllib.parse import urlsplit
 
-    return urlsplit(plan.url).netloc or plan.url
+    from ..report import without_login
+
+    url = without_login(plan.url)
+    return urlsplit(url).netloc or url
 
 
 def read_speech(name: str) -> list[Clip]:

@@ -80,14 +80,21 @@ def serve(
     keys = read_keys(api_key, api_key_file)
     if sys.stderr.isatty():
         typer.echo(f"metronome: loading {_model(checked)} ...", err=True)
-    report = _run(checked, out if record else None, live, as_json, keys)
+    report, failure = _run(checked, out if record else None, live, as_json, keys)
     if not as_json:
         show(report, as_json)
+    if failure:
+        raise failure
     raise typer.Exit(0 if report.held else 1)
 
 
-def _run(profile: Profile, out: Path | None, live: bool, as_json: bool, keys: tuple[str, ...]) -> Report:
-    """Serve until stopped; the report's `held` is whether the engine lived to the end."""
+def _run(
+    profile: Profile, out: Path | None, live: bool, as_json: bool, keys: tuple[str, ...]
+) -> tuple[Report, OSError | None]:
+    """Serve until stopped; the report's `held` is whether the engine lived to the end.
+
+    The error says why the report could not be saved: a full disk must not cost the answer.
+    """
     import asyncio
 
     from ..clock import SystemClock
@@ -115,9 +122,12 @@ def _run(profile: Profile, out: Path | None, live: bool, as_json: bool, keys: tu
                 _drop_if_empty(folder)
     report.held = link.deaths == 0
     report.results = {"url": url, **link.metrics.summary()}
-    if folder and folder.exists():
-        report.save(folder)
-    return report
+    try:
+        if folder and folder.exists():
+            report.save(folder)
+    except OSError as error:
+        return report, error
+    return report, None
 
 
 def _model(profile: Profile) -> str:

@@ -33,6 +33,10 @@ _TOKENS = frozenset(
 _SOUNDS = frozenset({"response.output_audio.delta", "response.audio.delta"})
 _TRANSCRIPT = "conversation.item.input_audio_transcription.completed"
 
+_DAY_S = 86_400.0  # no frame and no call of ours lasts longer
+_MOST = 2**53  # that a JSON number counts exactly
+_COUNTS = ("tick", "frame", "tokens_in", "tokens_out", "kv_blocks", "kv_leased", "kv_total", "skipped")
+
 
 class _Event(msgspec.Struct):
     """Any event, as far as we look at it; servers differ in everything else."""
@@ -110,14 +114,29 @@ class Metronome:
             case wire.TextDelta():
                 return [Token(event.delta, event.response_id)]
             case wire.TickEvent():
-                return [event]
+                return [_plausible(event)]
             case wire.TextDone():
                 return [ReplyDone(event.response_id)]
             case wire.SessionCreated():
-                return [Begun(event.session.id, event.session.metronome.frame_s)]
+                return [Begun(event.session.id, _within("frame_s", event.session.metronome.frame_s, _DAY_S))]
             case wire.ErrorEvent():
                 return [Fault(event.error.code)]
         return []  # what else there is says nothing that the tick event does not
+
+
+def _plausible(event: wire.TickEvent) -> wire.TickEvent:
+    """A tick event that can be counted: a run cut into steps by a time of 1e300 s would have no end."""
+    for name in _COUNTS:
+        _within(name, getattr(event, name), _MOST)
+    _within("audio_end_ms", event.audio_end_ms, 1000 * _DAY_S)
+    _within("done", event.done - event.due, _DAY_S)
+    return event
+
+
+def _within(name: str, value: float, most: float) -> float:
+    if not 0 <= value <= most:
+        raise InputError("invalid_value", name, value, f"expected 0 to {most:g}")
+    return value
 
 
 def _settings(rate: int, turns: wire.TurnDetection, extension: wire.MetronomeSettings | None) -> Message:

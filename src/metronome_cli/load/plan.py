@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import ProfileError
+from ..report import without_login
 from .arrivals import KINDS, Manner, arrival_times, spread_shares, stay
 from .lengths import Length
 from .protocols import CANNOT_CANCEL, NAMES
@@ -93,9 +94,10 @@ class Plan:
         return Manner(length_s, vanish_s, self.cancel_rate, self.seed, self.arm)
 
     def settings(self) -> dict[str, Any]:
-        """All that a report may show: everything but the key."""
+        """All that a report may show: everything but the key and a password."""
         shown = asdict(self)
         del shown["api_key"]
+        shown["url"] = without_login(self.url)
         return shown | {"call_length": self.call_length.text if self.call_length else None}
 
 

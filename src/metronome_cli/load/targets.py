@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 
 from ..errors import ProfileError, TargetUnreachable
+from ..report import without_login
 from ..wire import REALTIME_PATH, Refusal
 from .protocols import MOSHI_PATH
 
@@ -47,10 +48,17 @@ def endpoint(url: str, protocol: str = "auto") -> str:
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
 
 
+class _Direct(connect):
+    """Follows no redirect: the place that was named is measured, and nobody else is shown its key."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 async def dial(address: str, api_key: str = "") -> ClientConnection | TurnedAway:
     """Open a call at a WebSocket `address`. TargetUnreachable when nobody answers in our tongue."""
     try:
-        return await connect(
+        return await _Direct(
             address,
             additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             open_timeout=_OPEN_TIMEOUT_S,
@@ -61,10 +69,11 @@ async def dial(address: str, api_key: str = "") -> ClientConnection | TurnedAway
         )
     except InvalidStatus as error:
         return _answer(address, error)
-    except (TimeoutError, OSError, WebSocketException, InvalidURI) as error:
+    # UnicodeError: a name or a key that cannot be sent.
+    except (TimeoutError, OSError, UnicodeError, WebSocketException, InvalidURI) as error:
         why = f"no answer within {_OPEN_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else _plain(error)
         raise TargetUnreachable(
-            f"cannot call {address}: {why}; is `metronome serve` running there?"
+            f"cannot call {without_login(address)}: {why}; is `metronome serve` running there?"
         ) from None
 
 
@@ -72,9 +81,11 @@ def _answer(address: str, error: InvalidStatus) -> TurnedAway:
     """503 and 429 are a server's no; any other status says that this is no place to call."""
     status = error.response.status_code
     if status not in (429, 503):
-        cure = "give its --api-key-file" if status in (401, 403) else "check the path"
+        place = error.response.headers.get("Location")
+        elsewhere = f"call {without_login(place)!r} if that is meant" if place else "check the path"
+        cure = "give its --api-key-file" if status in (401, 403) else elsewhere
         raise TargetUnreachable(
-            f"cannot call {address}: it answers HTTP {status} instead of opening a WebSocket; {cure}"
+            f"cannot call {without_login(address)}: it answers HTTP {status} instead of opening a WebSocket; {cure}"
         ) from None
     try:
         return TurnedAway(msgspec.json.decode(error.response.body or b"", type=Refusal).error.code)

@@ -49,7 +49,8 @@ class TickBook:
         """Seconds between two beats, by the server's due times; None before there are two ticks."""
         if self._first is None or self._newest is None or self._newest.tick == self._first.tick:
             return None
-        return (self._newest.due - self._first.due) / (self._newest.tick - self._first.tick)
+        period_s = (self._newest.due - self._first.due) / (self._newest.tick - self._first.tick)
+        return period_s if period_s > 0 else None  # a server whose clock stands still tells no period
 
     def _begin(self, event: TickEvent, at: float) -> None:
         # Two beats on, every call's event of a beat has been read: the server sends them together.

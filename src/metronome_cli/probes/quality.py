@@ -91,6 +91,13 @@ class Probe:
     def _chat(self) -> Chat:
         return Chat(locate(self.profile.model.thinker), self.profile.model.header)
 
+    @cached_property
+    def _judges_chat(self) -> Chat:
+        """In the judge's own words: another checkpoint has another vocabulary."""
+        if self.material.judge is None:
+            return self._chat
+        return Chat(locate(self.material.judge), self.profile.model.header)
+
     def _played(self, cell: Cell, watch: Watch) -> dict[str, Any]:
         found = play(cell, self.plan, self.profile, self.questions, self.clock, watch)
         if self.material.gen_ppl:
@@ -111,7 +118,7 @@ class Probe:
 
     def _judged(self, asked: str, said: str) -> tuple[float, int]:
         """What a reply costs a judge who has read the question afresh: nats in all, and tokens."""
-        context = self._chat.header + self._chat.turn(asked, "header")
+        context = self._judges_chat.header + self._judges_chat.turn(asked, "header")
         reply = self.judge.encode(said)[:_MOST_JUDGED]
         return float(self.judge.nll_of(context, reply).sum()), len(reply)
 

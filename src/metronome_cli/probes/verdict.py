@@ -58,6 +58,8 @@ def conclude(bounds: Sequence[Bound], played: Played, profile: Profile, seed: in
             mine, control = _of(played, kind, bound), _of(played, kind, UNBOUNDED)
             if mine:
                 row[kind] = _kind_row(kind, mine, control, profile, seed)
+                if bound == UNBOUNDED:
+                    row[kind]["safe"] = None  # it is what the others are held against
         rows.append(row)
     return rows
 
@@ -122,7 +124,7 @@ def _kind_row(
     row["pool_share"] = row["blocks_per_call"] / profile.pool.blocks
     row["stalled"] = sum(answer["stalled"] for call in calls for answer in call)
     row["calls"] = len(calls)
-    row["safe"] = None if mine == control else _is_safe(row)
+    row["safe"] = _is_safe(row)
     return row
 
 

@@ -39,12 +39,14 @@ class EngineLife:
         self._later: asyncio.Handle | None = None  # when they leave,
         self._soon: asyncio.Handle | None = None  # or, with something urgent among them, much earlier
 
-    async def begin(self, profile: dict[str, Any], folder: Path | None, opened: int) -> None:
+    async def begin(
+        self, profile: dict[str, Any], folder: Path | None, opened: int, must_record: bool = True
+    ) -> None:
         """Start it. It numbers its sessions from `opened` + 1 and records in `folder`."""
         self._cell = Path(tempfile.mkdtemp(prefix="metronome-"))  # mode 0700: nobody else may speak here
         try:
             address = f"ipc://{self._cell}/engine"
-            setup = messages.Setup(address, profile, str(folder) if folder else None, opened)
+            setup = messages.Setup(address, profile, str(folder) if folder else None, opened, must_record)
             self._process = await _start(setup)
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.DEALER)

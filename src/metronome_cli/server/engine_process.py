@@ -8,6 +8,7 @@ Run as a module it reads a Setup from standard input; server/engine_life.py star
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import msgspec
 import zmq
 
 from ..clock import Clock, SystemClock
-from ..errors import MetronomeError
+from ..errors import FieldError, MetronomeError
 from ..profile import Profile
 from ..runtime.beat import TickEngine
 from ..runtime.recorder import Recorder
@@ -28,6 +29,8 @@ from .logs import set_up_logging
 
 _LINGER_MS = 1000  # for last words
 _HELLO_MS = 10_000  # a gateway that started us and says nothing for so long is gone
+
+_log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -40,7 +43,7 @@ def main() -> None:
         socket.linger = _LINGER_MS
         socket.bind(setup.address)
         try:
-            engine, recorder, clock = _build(profile, setup.folder)
+            engine, recorder, clock = _build(profile, setup)
         except MetronomeError as error:
             _report(socket, error)
             sys.exit(error.exit_code)
@@ -62,11 +65,22 @@ def _swept(address: str) -> Iterator[None]:
             path.parent.rmdir()
 
 
-def _build(profile: Profile, folder: str | None) -> tuple[TickEngine, Recorder, Clock]:
+def _build(profile: Profile, setup: messages.Setup) -> tuple[TickEngine, Recorder, Clock]:
     from ..models.factory import build
 
     clock = SystemClock()
-    return build(profile), Recorder(Path(folder) if folder else None, clock), clock
+    return build(profile), _recorder(setup, clock), clock
+
+
+def _recorder(setup: messages.Setup, clock: Clock) -> Recorder:
+    """Where nothing can be written, a recorder that writes nothing, or FieldError when `must_record`."""
+    try:
+        return Recorder(Path(setup.folder) if setup.folder else None, clock)
+    except FieldError as error:
+        if setup.must_record:
+            raise
+        _log.error("nothing is recorded: %s", error)
+        return Recorder(None, clock)
 
 
 def _report(socket: zmq.Socket[bytes], error: MetronomeError) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
+import zmq
+
 from ..clock import Clock
 from ..errors import MetronomeError
 from ..frame import Refused, SessionId
@@ -135,25 +137,43 @@ class EngineLink:
             if not was_ready:
                 await asyncio.wait({self._ready}, timeout=_LAST_WORDS_S)
             self._mourn(how)
-            if not self._live_again(failures):
+            while self._live_again(failures):
+                pause_s = min(_FIRST_PAUSE_S * 2**failures, _LONGEST_PAUSE_S)
+                await self._clock.sleep_until(self._clock.now() + pause_s)
+                if await self._begin_again():
+                    break
+                failures += 1
+            else:
                 self._engine_state = "engine_dead"
                 return
-            pause_s = min(_FIRST_PAUSE_S * 2**failures, _LONGEST_PAUSE_S)
-            await self._clock.sleep_until(self._clock.now() + pause_s)
-            await self._begin_again()
 
     def _live_again(self, failures: int) -> bool:
         """Whether it is worth another try: it was ready once, and not too often dead before it was again."""
         came_up = self._ready.done() and self._ready.exception() is None
         return came_up and failures < self._profile.server.restarts
 
-    async def _begin_again(self) -> None:
+    async def _begin_again(self) -> bool:
+        """Start the engine process anew; False when the system has no room for it now."""
+        life = EngineLife(self._take)
+        try:
+            await life.begin(self._profile.model_dump(), self._next_folder(), self._opened, must_record=False)
+        except (OSError, zmq.ZMQError) as error:  # no memory, no files left, no place for a socket
+            _log.error("the engine process could not be started again: %s", error)
+            return False
         self._life.close()
-        self._life = EngineLife(self._take)
+        self._life = life
+        return True
+
+    def _next_folder(self) -> Path | None:
+        """Where the next life records; None where that cannot be: a full disk must not end the server."""
         folder = self._folder and self._folder / f"restart-{self.deaths}"
-        if folder:
-            folder.mkdir(exist_ok=True)
-        await self._life.begin(self._profile.model_dump(), folder, self._opened)
+        try:
+            if folder:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _log.error("nothing is recorded: %s", error)
+            return None
+        return folder
 
     def _mourn(self, how: str) -> None:
         """All calls are over, and those that asked to come in are refused."""

@@ -259,3 +259,4 @@ class Setup(msgspec.Struct):
     profile: dict[str, Any]
     folder: str | None  # of the run; None records nothing
     opened: int = 0  # sessions before this process; its own are numbered on from there
+    must_record: bool = True  # whether a folder that cannot be written is a reason not to start
