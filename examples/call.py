@@ -3,7 +3,8 @@
     metronome serve
     python examples/call.py src/metronome_cli/data/questions/capital-of-egypt.flac
 
-The recording is WAV, FLAC or Ogg, mono, at 24, 16 or 8 kHz.
+The recording is WAV, FLAC or Ogg, mono, at 24, 16 or 8 kHz. A server that asks for a key finds it in
+METRONOME_API_KEY.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import sys
 from typing import Any
 
 import soundfile
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
 
 URL = "ws://127.0.0.1:8765/v1/realtime"
 PACKET_S = 0.02
@@ -50,7 +53,8 @@ async def listen(line: ClientConnection) -> None:
 
 async def main(path: str, url: str = URL) -> None:
     samples, rate = soundfile.read(path, dtype="int16")
-    async with connect(url) as line:
+    key = os.environ.get("METRONOME_API_KEY")
+    async with connect(url, additional_headers={"Authorization": f"Bearer {key}"} if key else None) as line:
         listening = asyncio.create_task(listen(line))
         await speak(line, samples, rate)
         await asyncio.wait_for(listening, LISTEN_S)
@@ -61,5 +65,5 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         asyncio.run(main(*sys.argv[1:]))
-    except (OSError, soundfile.SoundFileError, TimeoutError) as error:
+    except (OSError, soundfile.SoundFileError, TimeoutError, WebSocketException) as error:
         sys.exit(f"{type(error).__name__}: {error}")

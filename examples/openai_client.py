@@ -4,12 +4,14 @@
     python examples/openai_client.py [RECORDING [URL]]
 
 The recording is WAV, FLAC or Ogg at any rate; left out, it is a question that comes with metronome-cli.
+A server that asks for a key finds it in METRONOME_API_KEY.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import sys
 from importlib import resources
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 from openai import AsyncOpenAI, OpenAIError
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeSessionCreateRequestParam
+from websockets.exceptions import WebSocketException
 
 from metronome_cli.errors import FieldError
 from metronome_cli.speech import RATE, decode_clip
@@ -74,7 +77,7 @@ async def listen(call: AsyncRealtimeConnection) -> None:
 
 async def main(path: str | None = None, url: str = URL) -> None:
     pcm = question(path)
-    client = AsyncOpenAI(api_key="none", websocket_base_url=url)
+    client = AsyncOpenAI(api_key=os.environ.get("METRONOME_API_KEY", "none"), websocket_base_url=url)
     async with client.realtime.connect(model="laptop") as call:
         await call.session.update(session=SESSION)
         listening = asyncio.create_task(listen(call))
@@ -85,5 +88,5 @@ async def main(path: str | None = None, url: str = URL) -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(main(*sys.argv[1:]))
-    except (OSError, TimeoutError, FieldError, OpenAIError) as error:
+    except (OSError, TimeoutError, FieldError, OpenAIError, WebSocketException) as error:
         sys.exit(f"{type(error).__name__}: {error}")

@@ -25,7 +25,8 @@ from .profile import Profile
 VERSION = 1
 _SECRETS = ("--api-key",)  # options whose values are never written down
 _HIDDEN = "***"
-_LOGIN = re.compile(r"^((?:\w+://)?)[^/?#\s]*@")
+# Before the host of a URL; without a scheme it takes a colon, or any name@place would be one.
+_LOGIN = re.compile(r"^(\w+://)[^/?#\s]*@|^[^/?#\s]*:[^/?#\s]*@")
 _NAMED = ("metronome-cli", "torch", "transformers", "openai-whisper", "numpy", "msgspec", "uvicorn")
 
 
@@ -77,15 +78,14 @@ def without_login(url: str) -> str:
 
 
 def redacted(argv: list[str]) -> list[str]:
-    """A command line without keys and passwords: they are for the server, not for whoever reads the report."""
+    """A command line without keys and passwords: they are for the server, not for readers of the report."""
     shown: list[str] = []
     for word in argv:
         if shown and shown[-1] in _SECRETS:
             shown.append(_HIDDEN)
         else:
-            word = without_login(word)
             name, equals, _ = word.partition("=")
-            shown.append(f"{name}={_HIDDEN}" if equals and name in _SECRETS else word)
+            shown.append(f"{name}={_HIDDEN}" if equals and name in _SECRETS else without_login(word))
     return shown
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from websockets.asyncio.server import ServerConnection
@@ -320,3 +323,22 @@ def test_a_key_is_sent_where_it_was_given(clips: list[Clip]) -> None:
         run(Plan(url, 1, 0.3, spread_s=0.0, api_key="sk-1"), clips)
         run(Plan(url, 1, 0.3, spread_s=0.0), clips)
     assert keys == ["Bearer sk-1", None]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"audio_end_ms": 1e300},
+        {"audio_end_ms": -1.0},
+        {"due": 1e308, "done": -1e308},
+        {"tick": -1},
+        {"kv_blocks": 2**64},
+    ],
+)
+def test_a_tick_event_that_no_call_can_have_had_is_malformed(told: Any, fields: dict[str, Any]) -> None:
+    """Cut into steps of ten seconds, a call of 1e297 s kept `load` busy for ever."""
+    tongue = Metronome()
+    assert tongue.hear(msgspec.json.encode(told.tick(0))) == [told.tick(0)]
+    event = json.loads(msgspec.json.encode(told.tick(0))) | fields
+    with pytest.raises(InputError, match=next(iter(fields)).replace("due", "done")):
+        tongue.hear(json.dumps(event))

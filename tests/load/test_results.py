@@ -18,7 +18,14 @@ def test_a_due_frame_that_was_never_told_lowers_the_cadence(told: Any) -> None:
     healthy = results.summarise(a_run(told, [2.0, 4.0, 6.0, 8.0], end=9.0))
     hung = results.summarise(a_run(told, [2.0, 4.0, 6.0, 8.0], end=16.6))
     assert healthy["frames"]["cadence"] == 1.0
-    assert (hung["frames"]["due"], hung["frames"]["cadence"]) == (8, 0.5)
+    assert (hung["frames"]["due"], hung["frames"]["cadence"]) == (7, 4 / 7)
+
+
+def test_a_frame_that_may_still_come_in_time_when_the_call_ends_is_not_missed(told: Any) -> None:
+    cut_short = results.summarise(a_run(told, [2.0, 4.0, 6.0, 8.0], end=11.9))
+    too_late = results.summarise(a_run(told, [2.0, 4.0, 6.0, 8.0], end=12.1))
+    assert cut_short["frames"]["due"] == 4
+    assert too_late["frames"]["due"] == 5
 
 
 def test_a_healthy_run_is_held(told: Any) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from metronome_cli import wire
 from metronome_cli.errors import ProfileError, TargetUnreachable
+from metronome_cli.load.plan import Plan
 from metronome_cli.load.targets import TurnedAway, dial, endpoint
 
 
@@ -106,3 +107,57 @@ def test_a_refusal_is_a_value_with_the_servers_reason() -> None:
 def test_a_refusal_without_a_readable_reason_keeps_its_status() -> None:
     answer = dial_server_answering(lambda line, _: line.respond(HTTPStatus.TOO_MANY_REQUESTS, "busy"))
     assert answer == TurnedAway("http_429")
+
+
+def test_a_redirect_is_not_followed_and_what_it_points_at_is_shown_no_key() -> None:
+    asked = []
+
+    async def silent(_: ServerConnection) -> None:
+        pass
+
+    async def scene() -> None:
+        def note(line: ServerConnection, request: Request) -> Response:
+            asked.append(request.headers.get("Authorization"))
+            return line.respond(HTTPStatus.OK, "")
+
+        def point_there(line: ServerConnection, _: Request) -> Response:
+            answer = line.respond(HTTPStatus.FOUND, "")
+            answer.headers["Location"] = f"ws://127.0.0.1:{port_of(there)}/"
+            return answer
+
+        async with (
+            serve(silent, "127.0.0.1", 0, process_request=note) as there,
+            serve(silent, "127.0.0.1", 0, process_request=point_there) as here,
+        ):
+            await dial(endpoint(f"127.0.0.1:{port_of(here)}"), "secret")
+
+    with pytest.raises(TargetUnreachable, match=r"HTTP 302 .*call 'ws://127\.0\.0\.1"):
+        asyncio.run(scene())
+    assert asked == []
+
+
+def port_of(server: Server) -> int:
+    return int(next(iter(server.sockets)).getsockname()[1])
+
+
+def test_a_redirect_to_nowhere_is_said_in_plain_words() -> None:
+    def point_nowhere(line: ServerConnection, _: Request) -> Response:
+        answer = line.respond(HTTPStatus.FOUND, "")
+        answer.headers["Location"] = "ftp://[::/"
+        return answer
+
+    with pytest.raises(TargetUnreachable, match="302"):
+        dial_server_answering(point_nowhere)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_name_that_no_host_can_have_is_said_in_plain_words(host: str) -> None:
+    with pytest.raises(TargetUnreachable, match="cannot call"):
+        asyncio.run(dial(endpoint(f"http://{host}:1/")))
+
+
+def test_a_password_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(TargetUnreachable) as refused:
+        asyncio.run(dial(endpoint(f"ws://bob:secret@127.0.0.1:{free_port()}/")))
+    assert "secret" not in str(refused.value)
+    assert "secret" not in str(Plan("ws://bob:secret@127.0.0.1:1/", 1, 1.0).settings())

@@ -59,3 +59,13 @@ def test_the_period_is_told_by_due_times_whatever_was_skipped_or_late(told: Any)
         event = told.tick(tick, due=100 + 0.25 * tick, skipped=4 if tick == 9 else 0)
         book.add(event, calls.close(event), at)
     assert book.period_s == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("step_s", [0.0, -0.25])
+def test_a_server_whose_clock_stands_still_tells_no_period(told: Any, step_s: float) -> None:
+    book, _ = told_by_two_calls(told, [])
+    calls = CallFrames(0, start=0.0)
+    for tick in (0, 1):
+        event = told.tick(tick, due=100 + step_s * tick)
+        book.add(event, calls.close(event), at=0.25 * tick)
+    assert book.period_s is None

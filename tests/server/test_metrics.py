@@ -143,6 +143,13 @@ def test_a_beat_without_calls_does_not_make_busy_ones_look_shorter() -> None:
     assert metrics.summary()["tick_s"]["p50"] > 1.0
 
 
+def test_a_tick_so_long_that_its_only_caller_hung_up_is_counted_as_long() -> None:
+    metrics = Metrics(profile())
+    metrics.beat(beat(0, sessions=0, took=360.0))
+    seen = page(metrics)
+    assert (seen["metronome_tick_seconds_count", ""], seen["metronome_tick_seconds_sum", ""]) == (1, 360.0)
+
+
 def test_places_taken_and_given_back_between_two_beats_count_at_once() -> None:
     metrics = Metrics(profile())
     assert (metrics.live, metrics.free) == (0, 8)

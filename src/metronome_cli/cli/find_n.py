@@ -117,12 +117,13 @@ def _conclude(report: Report, asked: dict[str, Any], points: dict[int, Report], 
     why = f"; {next_up['n']} calls: {next_up['why']}" if next_up else ""
     more = why if whole else " (not searched to the end)"
     at_least = "at least " if n == asked["most"] or not whole else ""
+    none = "no number of calls holds" if rows else "no number of calls was tried"
     report.results = {
         "offered": asked,
         "n": n,
         "budget_s": next((row["budget_s"] for row in rows if row["budget_s"]), None),
         "points": rows,
-        "verdict": f"N = {at_least}{n}{more}" if n else f"no number of calls holds{more}",
+        "verdict": f"N = {at_least}{n}{more}" if n else f"{none}{more}",
     }
     report.held = n > 0
 

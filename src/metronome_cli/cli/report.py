@@ -43,11 +43,16 @@ def report(
     """
     if len(runs) > 1:
         return _compare(runs, as_json, picture)
+    from ..errors import FieldError
     from ..report import read_report
     from ..reporting.summary import redraw
 
-    drawn = redraw(runs[0])
-    show(read_report(runs[0]), as_json)
+    try:
+        drawn = redraw(runs[0])
+        show(read_report(runs[0]), as_json)
+    except (KeyError, TypeError) as error:
+        cure = f"its report.json is damaged or of another release: it lacks {error}"
+        raise FieldError("run", str(runs[0]), cure) from error
     typer.echo(f"drawn: {', '.join(map(str, drawn))}", err=True)
     return None
 

@@ -53,7 +53,7 @@ class Call:
         self.frames: CallFrames | None = None  # from the moment the line is open
         self.ended: float | None = None
         self.beats: tuple[int, int] | None = None  # the server's count of the first and the last beat it told
-        self.last_beat = 0.0  # when it told the last one
+        self.last_due = 0.0  # when the last frame that it told was due
         self.heard: list[str] = []  # transcripts of servers that tell no ticks
         self.sound_s = 0.0  # speech given back
         self.cancels: dict[str, Cancel] = {}  # by reply
@@ -67,8 +67,9 @@ class Call:
                 self._token(frames, event, at)
             case TickEvent():
                 self.beats = (self.beats[0] if self.beats else event.tick, event.tick)
-                self.last_beat = at
-                self._on_frame(frames.close(event), event, at)
+                frame = frames.close(event)
+                self.last_due = frame.due
+                self._on_frame(frame, event, at)
             case ReplyDone():
                 self.reply = None
             case Sound():

@@ -95,8 +95,11 @@ def waits_after_speech(call: Call) -> list[float]:
 
 
 def due_frames(call: Call, end: float, period_s: float) -> int:
-    """Beats between a call's first tick event and its end, told or not."""
+    """Beats between a call's first tick event and its end, told or not.
+
+    A frame that was not told counts once its own period is over: until then it may still come in time.
+    """
     if call.beats is None:
         return 0
     told = call.beats[1] - call.beats[0] + 1
-    return told + int(((call.ended or end) - call.last_beat) // period_s)
+    return told + max(0, int(((call.ended or end) - call.last_due) // period_s) - 1)

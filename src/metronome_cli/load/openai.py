@@ -118,7 +118,8 @@ class Metronome:
             case wire.TextDone():
                 return [ReplyDone(event.response_id)]
             case wire.SessionCreated():
-                return [Begun(event.session.id, _within("frame_s", event.session.metronome.frame_s, _DAY_S))]
+                frame_s = event.session.metronome.frame_s
+                return [Begun(event.session.id, _within("frame_s", frame_s or 0.0, _DAY_S) or None)]
             case wire.ErrorEvent():
                 return [Fault(event.error.code)]
         return []  # what else there is says nothing that the tick event does not

@@ -127,7 +127,12 @@ def _unmeasured(found: dict[str, Any]) -> list[str]:
         ]
     if found["frame_s"] is None:
         return ["freshness is not judged: the server told fewer than two ticks"]
-    return [] if found["freshness"] else ["freshness is not measurable: no frame brought a token"]
+    if found["freshness"]:
+        return []
+    return [
+        "freshness is not measurable: no frame brought a token; give the calls more time, or pauses to be "
+        "answered in (--talk, --silence), and see that the server hears speech (not model.kind text or null)"
+    ]
 
 
 def _own_doing(found: dict[str, Any]) -> list[str]:

@@ -85,7 +85,8 @@ def _answer(address: str, error: InvalidStatus) -> TurnedAway:
         elsewhere = f"call {without_login(place)!r} if that is meant" if place else "check the path"
         cure = "give its --api-key-file" if status in (401, 403) else elsewhere
         raise TargetUnreachable(
-            f"cannot call {without_login(address)}: it answers HTTP {status} instead of opening a WebSocket; {cure}"
+            f"cannot call {without_login(address)}: it answers HTTP {status} instead of opening a WebSocket; "
+            f"{cure}"
         ) from None
     try:
         return TurnedAway(msgspec.json.decode(error.response.body or b"", type=Refusal).error.code)

@@ -102,7 +102,7 @@ def draw(
 
 
 def _finish(figure: Figure, panels: Sequence[Axes], path: Path, title: str) -> None:
-    figure.suptitle(title)
+    figure.suptitle(title, wrap=True)
     for panel in panels:
         panel.grid(alpha=0.3)
         if panel.get_legend_handles_labels()[1]:

@@ -46,7 +46,7 @@ def _provenance(report: Report) -> str:
     lines = [
         f"- command: `metronome {shlex.join(report.argv)}`",
         f"- begun: {report.wall_start}, seed {report.seed}",
-        f"- machine: {device}",
+        f"- device: {device}",
         f"- versions: {versions}",
     ]
     return "## Provenance\n\n" + "\n".join(lines) + "\n"

@@ -144,7 +144,8 @@ def points_table(results: Results) -> Table:
         for point in results["points"]
     ]
     columns = ("N", "holds", *(f"{name} p50 / p99" for name, _ in shown), "cadence", "our CPU", "why not")
-    return Table(f"Calls within {seconds(results['budget_s'])} s", columns, tuple(rows))
+    within = f" within {seconds(results['budget_s'])} s" if results["budget_s"] else ""
+    return Table(f"Calls{within}", columns, tuple(rows))
 
 
 def arms_table(arms: Mapping[str, Results]) -> Table:

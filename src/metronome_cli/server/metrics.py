@@ -111,8 +111,11 @@ class Metrics:
         self.fell_mute += beat.fell_mute
         self.kv_most = max(self.kv_most, tick.kv_leased)
         self.late_s.add(tick.start - tick.due)
-        if tick.sessions:  # idle beats take no time, and would make the busy ones look shorter
-            self.tick_s.add(tick.done - tick.start)
+        took = tick.done - tick.start
+        # Idle beats take no time, and would make the busy ones look shorter. One that overran was not idle:
+        # its callers hung up before it was over.
+        if tick.sessions or took > self.profile.beat.frame_s:
+            self.tick_s.add(took)
         for spread, values in ((self.first_s, beat.firsts), (self.last_s, beat.lasts)):
             for value in values:
                 spread.add(value)
