@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
+
+from metronome_cli.clock import SystemClock
+from metronome_cli.report import new_report
 
 # A command that fails in a given way, joined to the real command line.
 FAILING = """
@@ -77,3 +81,13 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     assert (
         run("-m", "metronome_cli", "--version").stdout == f"metronome {metadata.version('metronome-cli')}\n"
     )
+
+
+@pytest.mark.parametrize("kind", ["load", "find-n", "demo"])
+def test_a_report_without_its_results_is_said_to_be_damaged(tmp_path: Path, kind: str) -> None:
+    found = new_report(kind, None, SystemClock())
+    found.save(tmp_path)
+    done = run("-m", "metronome_cli", "report", str(tmp_path))
+    assert done.returncode == 2
+    assert "damaged" in done.stderr
+    assert done.stderr.count("\n") == 1

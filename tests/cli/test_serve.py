@@ -112,3 +112,17 @@ def test_a_missing_asset_is_one_clear_message(tmp_path: Path) -> None:
     assert "metronome assets fetch" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_disk_that_is_full_at_the_end_does_not_cost_the_answer(profile: Path, tmp_path: Path) -> None:
+    options = ("--profile", profile, "--port", 0, "--out", tmp_path / "runs", "--no-live")
+    with started(*options) as process:
+        assert process.stderr is not None
+        assert "is ready at" in process.stderr.readline()
+        (run,) = (tmp_path / "runs").iterdir()
+        (run / "report.json.part").mkdir()  # where it would be written
+        process.send_signal(signal.SIGTERM)
+        out, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "report.json.part" in said
+    assert "calls" in out

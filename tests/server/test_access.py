@@ -372,3 +372,17 @@ def test_keys_of_a_file_and_of_an_option_are_used_and_written_down_nowhere(tmp_p
         assert not any(key in said + report for key in (KEY, OTHER, "sk-typed"))
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("ws://bob:secret@127.0.0.1:80/x@y", "ws://127.0.0.1:80/x@y"),
+        ("https://token@example.org", "https://example.org"),
+        ("bob:secret@127.0.0.1:80", "127.0.0.1:80"),
+        ("http://127.0.0.1/a:b@c", "http://127.0.0.1/a:b@c"),
+        ("runs@home", "runs@home"),
+    ],
+)
+def test_a_command_line_is_written_down_without_the_password_of_a_url(word: str, shown: str) -> None:
+    assert redacted(["load", word]) == ["load", shown]

@@ -134,3 +134,55 @@ def test_an_engine_that_dies_comes_back_and_numbers_its_sessions_on(start: Start
 
 def sessions_in(folder: Path) -> set[int]:
     return {frame.session for frame in trace.read_records(folder / "frames.jsonl", trace.FrameRecord)}
+
+
+def no_folder_for_a_new_life(run: Path) -> None:
+    (run / "restart-1").write_text("in its place")
+
+
+def no_file_for_a_new_life(run: Path) -> None:
+    (run / "restart-1" / "frames.jsonl").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("lacking", [no_folder_for_a_new_life, no_file_for_a_new_life])
+def test_an_engine_comes_back_where_nothing_can_be_recorded_any_more(
+    start: Start, lacking: Callable[[Path], None]
+) -> None:
+    """As on a full disk."""
+    server = start(mode="turn", frame_s=0.05)
+    lacking(server.folder)
+    os.kill(server.engine, signal.SIGKILL)
+
+    async def scene() -> None:
+        await until_health(server, "restarting")
+        await until_health(server, "ok")
+        async with call(server) as caller:
+            await ask(caller)
+            assert text_of(await answered(caller)) == WHOLE
+
+    asyncio.run(scene())
+    _, said = server.stop()
+    assert "nothing is recorded" in said
+
+
+def test_an_engine_for_which_the_system_has_no_room_is_tried_again(start: Start, tmp_path: Path) -> None:
+    place = tmp_path / "cells"
+    place.mkdir()
+    server = start(mode="turn", env={"TMPDIR": str(place)})
+    away = place.rename(tmp_path / "away")
+    os.kill(server.engine, signal.SIGKILL)
+
+    async def scene() -> None:
+        await until_health(server, "restarting")
+        await asyncio.to_thread(until_said, server, "could not be started again")
+        away.rename(place)
+        await until_health(server, "ok")
+
+    asyncio.run(scene())
+    server.stop()
+
+
+def until_said(server: Server, text: str) -> None:
+    assert server.process.stderr is not None
+    while text not in server.process.stderr.readline():
+        assert server.process.poll() is None

@@ -25,6 +25,7 @@ from .app import create_app
 from .calls import Calls
 from .connection import Connection
 from .link import EngineLink
+from .opening import Opening
 
 _BACKLOG = 2048
 _SEND_BUFFER = 65_536  # bytes the kernel keeps for a caller that does not read: a minute of events
@@ -135,6 +136,7 @@ def _config(profile: Profile, app: Starlette) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
+        http=Opening,
         # Answers a refused upgrade with a whole HTTP response, and reads no faster than we take.
         ws=Connection,
         ws_max_size=_LARGEST_FRAME * limits.max_event_bytes,

@@ -1,0 +1,44 @@
+"""A connection until its request is whole: uvicorn's HTTP protocol, less its endless patience.
+
+Knows:   when a request was begun, and how long it may take.
+Ignores: what is asked for, WebSockets.
+
+uvicorn waits for ever for the rest of a request. Callers that vanish in the middle of one, or never mean to
+end it, keep a file each, until nobody else can connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class Opening(H11Protocol):
+    """Give it to uvicorn as `http`. A request may take as long as a connection may lie idle between two."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._wait_no_more()
+        elif self._patience is None and self.timeout_keep_alive_task is None:
+            self._wait()  # for the rest of a request that is not the first
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._patience = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+
+    def _wait_no_more(self) -> None:
+        if self._patience:
+            self._patience.cancel()
+        self._patience = None

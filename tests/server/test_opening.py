@@ -1,0 +1,71 @@
+"""Requests that are never whole, against uvicorn on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from metronome_cli.server.opening import Opening
+
+from .running import PATIENCE_S
+
+WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def answer(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("good day")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        app = Starlette(routes=[Route("/", answer)])
+        config = uvicorn.Config(app, http=Opening, lifespan="off", log_config=None, timeout_keep_alive=1)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                yield reader, writer
+        finally:
+            writer.close()
+            server.should_exit = True
+            await serving
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What came until the connection ended, with or without a goodbye."""
+    heard = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := await reader.read(4096):
+            heard += more
+    return heard
+
+
+@pytest.mark.parametrize("begun", [b"", WHOLE[:1], WHOLE[:-2]])
+def test_a_request_that_is_never_whole_gives_its_connection_back(begun: bytes) -> None:
+    async def scene() -> None:
+        async with connected() as (reader, writer):
+            writer.write(begun)
+            assert await ended(reader) == b""
+
+    asyncio.run(scene())
+
+
+def test_the_second_request_of_a_connection_may_not_take_for_ever_either() -> None:
+    async def scene() -> None:
+        async with connected() as (reader, writer):
+            writer.write(WHOLE)
+            assert (await reader.readuntil(b"good day")).startswith(b"HTTP/1.1 200")
+            writer.write(WHOLE[:-2])
+            assert await ended(reader) == b""
+
+    asyncio.run(scene())
