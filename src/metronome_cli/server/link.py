@@ -26,6 +26,7 @@ from .upbeat import Upbeat
 _HEARTBEATS = 4  # per reaper period: one may be late without harm
 _LAST_WORDS_S = 1.0  # how long a dead engine's last message may take to arrive
 _ANSWER_S = 10.0  # an engine that does not answer for so long is refused for
+_STEADY_S = 60.0  # an engine that dies sooner after it was ready is counted as one that never was
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0  # before a dead engine is started again; doubled each time
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class EngineLink:
         self._asked = 0
         self._opened = 0  # the highest session number so far
         self._stopping = False
+        self._ready_at = 0.0
 
     @property
     def state(self) -> str:
@@ -127,18 +129,19 @@ class EngineLink:
 
     async def _supervise(self) -> None:
         """Tell everybody when the engine process ends without being asked to, and start it again."""
-        failures = 0  # lives in a row that were over before the model was ready
+        failures = 0  # lives in a row that were over at once
         while True:
             how = f"the engine process ended with {await self._life.end()}"
             if self._stopping:
                 return
             was_ready = self._engine_state == "ok"
-            failures = 0 if was_ready else failures + 1
+            steady = was_ready and self._clock.now() - self._ready_at >= _STEADY_S
+            failures = 0 if steady else failures + 1
             if not was_ready:
                 await asyncio.wait({self._ready}, timeout=_LAST_WORDS_S)
             self._mourn(how)
             while self._live_again(failures):
-                pause_s = min(_FIRST_PAUSE_S * 2**failures, _LONGEST_PAUSE_S)
+                pause_s = min(_FIRST_PAUSE_S * 2 ** max(0, failures - 1), _LONGEST_PAUSE_S)
                 await self._clock.sleep_until(self._clock.now() + pause_s)
                 if await self._begin_again():
                     break
@@ -148,9 +151,9 @@ class EngineLink:
                 return
 
     def _live_again(self, failures: int) -> bool:
-        """Whether it is worth another try: it was ready once, and not too often dead before it was again."""
+        """Whether it is worth another try: it was ready once, and did not die at once too often since."""
         came_up = self._ready.done() and self._ready.exception() is None
-        return came_up and failures < self._profile.server.restarts
+        return came_up and failures <= self._profile.server.restarts > 0
 
     async def _begin_again(self) -> bool:
         """Start the engine process anew; False when the system has no room for it now."""
@@ -215,6 +218,7 @@ class EngineLink:
 
     def _is_ready(self) -> None:
         self._engine_state = "ok"
+        self._ready_at = self._clock.now()
         if not self._ready.done():
             self._ready.set_result(None)
             return
