@@ -172,7 +172,7 @@ def test_audio_of_every_rate_is_consumed_at_the_pace_of_its_caller(server: Serve
 
 
 def test_audio_that_the_gateway_holds_is_in_the_frame_in_which_it_came(start: Start) -> None:
-    server = start(frame_s=0.5)
+    server = start(frame_s=1.5)  # long enough for a slow machine to say three events in it
 
     async def scene() -> None:
         async with call(server) as caller:
