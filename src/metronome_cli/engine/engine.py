@@ -19,6 +19,7 @@ from ..errors import ProfileError
 from ..window import Policy, Positions, Recycle
 from .attention import plan
 from .blocks import BlockHook, BlockPool, Lane
+from .crew import Crew
 from .decoder import Decoder
 from .kv_pool import KvPool
 from .rope import Turns, anchored
@@ -82,6 +83,7 @@ class Engine:
             config.layers, blocks, block_size, config.kv_heads, config.head_dim, kv_dtype or decoder.dtype
         )
         self.pool = BlockPool(blocks, block_size, on_lease=self.memory.wipe, on_release=on_release)
+        self._crew = Crew()
         self._sessions: dict[int, _Session] = {}
         self._last_number = 0
 
@@ -138,7 +140,6 @@ class Engine:
         for row in rows:
             if len(row):
                 self._make_room(row)
-        going = [row for row in rows if len(row) and not row.stalled]
         going = [row for row in rows if len(row) and not row.stalled]
         hidden_TE = self._compute(going) if going else self.decoder.nothing()
         ids = self._choose(going, hidden_TE)
@@ -204,7 +205,14 @@ class Engine:
         row.stalled = not session.lane.extend(len(row))
 
     def _compute(self, rows: list[_Row]) -> Tensor:
-        """Final hidden states [T, hidden] of all rows; their keys and values are in the pool after."""
+        """Final hidden states [T, hidden] of all rows; their keys and values are in the pool after.
+
+        No row sees another's keys, so threads can compute some rows each.
+        """
+        shares = self._crew.shares([len(row) for row in rows])
+        return torch.cat(self._crew.run(lambda share: self._compute_share(rows[share]), shares))
+
+    def _compute_share(self, rows: list[_Row]) -> Tensor:
         lanes, lengths = [row.session.lane for row in rows], [len(row) for row in rows]
         layout = plan(lanes, lengths, self.pool.block_size, self.memory.scratch)
         rotary_TA = torch.cat([row.rotary for row in rows])

@@ -34,8 +34,8 @@ class Cascade:
     """A `TickEngine`: ears in front of a `TextModel`."""
 
     def __init__(self, profile: Profile) -> None:
+        self._text = TextModel(profile)  # first: it says how many threads there are
         self._ears = Ears(locate(profile.model.ears), token_cap=profile.model.heard_tokens)
-        self._text = TextModel(profile)
         self._calls: dict[SessionId, _Ear] = {}
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from whisper.utils import compression_ratio
 
+from ..engine.crew import Crew
 from ..errors import ProfileError
 from .speech_gate import HOP, HOP_S, QUIETEST_FLOOR, next_floor, voiced
 from .whisper_batch import Decoded, WhisperBatch
@@ -133,6 +135,7 @@ class Ears:
         if not 3 <= buffer_s <= 8:
             raise ProfileError("ears.buffer_s", buffer_s, "use 3 to 8 s")
         self._whisper = WhisperBatch(checkpoint, context_s)
+        self._crew = Crew()
         self._cap = token_cap
         self._room = round(buffer_s * RATE)
 
@@ -162,7 +165,7 @@ class Ears:
             calls = [listening[row] for row in rows]
             for call, row in zip(calls, rows, strict=True):
                 call.take(rounds[row][turn], self._room)
-            for call, row, words in zip(calls, rows, self._new_words(calls), strict=True):
+            for call, row, words in zip(calls, rows, self._all_new_words(calls), strict=True):
                 last = turn == len(rounds[row]) - 1
                 said = _hand_on(call, words, len(rounds[row][turn]) / RATE, last and commit[row])
                 heard[row] = Heard(
@@ -170,6 +173,11 @@ class Ears:
                     heard[row].utterance_over or said.utterance_over,
                 )
         return heard
+
+    def _all_new_words(self, calls: list[Listening]) -> list[list[Word]]:
+        """Some calls on each thread: a call's words do not depend on who is heard beside it."""
+        shares = self._crew.shares([1] * len(calls))
+        return list(chain.from_iterable(self._crew.run(lambda share: self._new_words(calls[share]), shares)))
 
     def _new_words(self, calls: Sequence[Listening]) -> list[list[Word]]:
         """What each buffer holds after the words handed on, certain or not."""
