@@ -26,6 +26,7 @@ from metronome_cli import wire
 from metronome_cli.clock import SystemClock
 
 from . import garbage, mutate, oracle, rogue
+from .judged import after_the_storm, broken
 from .vanish import facts, growth_of
 from .watched import Watched, watched
 from .witness import Beside, Seen
@@ -38,7 +39,6 @@ ALONE_S = 15.0
 SAMPLE_S = 0.5
 JUDGED = 20_000  # events: fewer cannot tell of a leak
 SHOWN = 20  # faults
-LOG_LINES = 40
 GROWTH_KIB = 8  # per 1,000 events: more counts as a leak
 PATIENCE_S = 30.0
 
@@ -199,31 +199,14 @@ async def _witnessed(server: Watched, work: Any) -> Seen:
 
 def faults(results: dict[str, Any]) -> list[str]:
     """What did not hold, in words."""
-    witness, alone, capacity = (
-        results[name] for name in ("witness_beside", "witness_alone", "capacity_after")
-    )
+    witness, alone = results["witness_beside"], results["witness_alone"]
     both = min(len(alone["replies"]), len(witness["replies"]))
     checks = {
         "an event was answered wrongly (see first_wrong)": not results["wrong"],
         "something else was answered wrongly (see others)": not any(
             other["faults"] for other in results["others"].values()
         ),
-        "calls are left": capacity["live"] == 0 and capacity["free"] == capacity["max_sessions"],
-        "blocks are left": capacity["kv"]["leased"] == capacity["kv"]["reserved"] == 0,
-        "the engine died": results["engine_restarts"] == 0,
-        "memory grew": all(
-            slope is None or slope["low"] < GROWTH_KIB for slope in results["growth"].values()
-        ),
-        "the log was flooded": len(results["log"]) <= LOG_LINES,
-        "the witness's call did not last": witness["ended"] is None,
-        "the witness missed a frame": witness["missing_frames"]
-        == witness["empty"]
-        == witness["stalled"]
-        == 0,
-        "the witness was told something wrong": not (
-            witness["errors"] or witness["strange"] or witness["wrong_deltas"]
-        ),
         "the witness was answered otherwise than alone": both > 0
         and witness["replies"][:both] == alone["replies"][:both],
     }
-    return [fault for fault, held in checks.items() if not held]
+    return broken(checks | after_the_storm(results, GROWTH_KIB))

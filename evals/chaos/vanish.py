@@ -19,6 +19,7 @@ from metronome_cli.clock import SystemClock
 from metronome_cli.profile import load_profile
 from metronome_cli.stats import theil_sen
 
+from .judged import after_the_storm, broken
 from .watched import Watched, watched
 from .ways import WAYS, Vanisher, Way
 from .witness import Beside, Seen
@@ -29,7 +30,6 @@ AT_A_TIME = 40
 A_ROUND = 100  # clients
 ENOUGH = 8  # samples
 GROWTH_KIB = 4096  # per 1,000 clients: more counts as a leak
-LOG_LINES = 40
 SLACK_S = 3.0  # beyond the grace, for the last of them to be noticed
 
 
@@ -155,27 +155,11 @@ def growth_of(samples: list[dict[str, float]], per: str, name: str) -> dict[str,
 
 def faults(results: dict[str, Any]) -> list[str]:
     """What did not hold, in words."""
-    witness, capacity = results["witness_beside"], results["capacity_after"]
     checks = {
         "a client met something unforeseen": not results["surprises"],
         "calls were not free in time": max(results["free_after_s"], results["witness_gone_after_s"]) < 1e9,
-        "calls are left": capacity["live"] == 0 and capacity["free"] == capacity["max_sessions"],
-        "blocks are left": capacity["kv"]["leased"] == capacity["kv"]["reserved"] == 0,
-        "the engine died": results["engine_restarts"] == 0,
         "file descriptors are left": all(
             results["after"][name] <= results["before"][name] for name in ("gateway_files", "engine_files")
         ),
-        "memory grew": all(
-            slope is None or slope["low"] < GROWTH_KIB for slope in results["growth"].values()
-        ),
-        "the log was flooded": len(results["log"]) <= LOG_LINES,
-        "the witness's call did not last": witness["ended"] is None,
-        "the witness missed a frame": witness["missing_frames"]
-        == witness["empty"]
-        == witness["stalled"]
-        == 0,
-        "the witness was told something wrong": not (
-            witness["errors"] or witness["strange"] or witness["wrong_deltas"]
-        ),
     }
-    return [fault for fault, held in checks.items() if not held]
+    return broken(checks | after_the_storm(results, GROWTH_KIB))

@@ -45,6 +45,11 @@ def test_one_row_is_left_to_all_threads() -> None:
         assert Crew().shares([50]) == [slice(0, 1)]
 
 
+def test_tensors_of_another_device_are_computed_in_the_callers_thread() -> None:
+    with threads(2), torch.device("meta"):
+        assert Crew().shares([5, 5]) == [slice(0, 2)]
+
+
 def test_what_goes_wrong_in_a_thread_is_the_callers_error() -> None:
     with threads(2):
         crew = Crew()

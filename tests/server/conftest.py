@@ -8,19 +8,14 @@ from typing import Any
 
 import pytest
 
-from .running import Server
+from .running import Server, outlasting
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server with the default null profile; it must outlive everything the tests do to it."""
-    running = Server.start(tmp_path_factory.mktemp("server"))
-    yield running
-    try:
-        code, said = running.stop()
-        assert (code, said.count("\n")) == (0, 1), said
-    finally:
-        running.kill()
+    with outlasting(tmp_path_factory.mktemp("server")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,6 +138,18 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.communicate()
+
+
+@contextmanager
+def outlasting(folder: Path, **values: Any) -> Iterator[Server]:
+    """A server that must outlive all that is done to it, and end with nothing said but that it was ready."""
+    running = Server.start(folder, **values)
+    yield running
+    try:
+        code, said = running.stop()
+        assert (code, said.count("\n")) == (0, 1), said
+    finally:
+        running.kill()
 
 
 @dataclass

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from metronome_cli import wire
 
-from .running import PATIENCE_S, WHOLE, Caller, Server, call
+from .running import PATIENCE_S, WHOLE, Caller, Server, call, outlasting
 
 Start = Callable[..., Server]
 
@@ -22,15 +22,10 @@ Start = Callable[..., Server]
 @pytest.fixture(scope="module")
 def turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that answers when it is asked to, one token a frame, and waits a while for who was cut off."""
-    running = Server.start(
+    with outlasting(
         tmp_path_factory.mktemp("calls"), mode="turn", tau=1, frame_s=0.05, more="grace_s = 0.8"
-    )
-    yield running
-    try:
-        code, said = running.stop()
-        assert (code, said.count("\n")) == (0, 1), said
-    finally:
-        running.kill()
+    ) as running:
+        yield running
 
 
 class Resumable:

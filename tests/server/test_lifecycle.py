@@ -14,7 +14,7 @@ from metronome_cli.models.assets import locate
 from metronome_cli.models.null import REPLY
 from metronome_cli.speech import Clip, read_clips
 
-from .running import WHOLE, Server, answered, ask, call, text_of
+from .running import WHOLE, Server, answered, ask, call, outlasting, text_of
 
 Start = Callable[..., Server]
 QUESTION: Clip = read_clips(locate("questions"))[0]
@@ -26,13 +26,8 @@ RATE = {"type": "audio/pcm", "rate": 16_000}
 @pytest.fixture(scope="module")
 def turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that answers when it is asked to, one token a frame."""
-    running = Server.start(tmp_path_factory.mktemp("turns"), mode="turn", tau=1, max_pending_s=20)
-    yield running
-    try:
-        code, said = running.stop()
-        assert (code, said.count("\n")) == (0, 1), said
-    finally:
-        running.kill()
+    with outlasting(tmp_path_factory.mktemp("turns"), mode="turn", tau=1, max_pending_s=20) as running:
+        yield running
 
 
 def listening(detection: dict[str, Any] | None, **more: Any) -> dict[str, Any]:

@@ -68,23 +68,13 @@ def _watched(checkpoint: str, text: Path | None, tokens: int, seed: int) -> dict
     from ..models.assets import locate
     from ..models.attention_mass import attention_mass
     from ..probes.sinks import excerpt, results
+    from ..probes.stream import read_text
     from ..profile import ModelSection
 
-    folder, read = locate(checkpoint), excerpt(_text(text), tokens, seed)
+    folder, read = locate(checkpoint), excerpt(read_text(text), tokens, seed)
     with _reading(tokens) as told:
         found = attention_mass(folder, ModelSection().header, _QUESTION, read, tokens, told)
     return {"checkpoint": checkpoint, "text": str(text or "moby-dick"), **results(found)}
-
-
-def _text(path: Path | None) -> str:
-    from ..errors import FieldError
-    from ..models.assets import locate
-
-    file = path or locate("moby-dick") / "data.txt"
-    try:
-        return file.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise FieldError("text", str(file), f"give a readable UTF-8 file ({error})") from None
 
 
 @contextmanager

@@ -23,7 +23,9 @@ class Crew:
     """As many threads as torch uses when this is made; a crew of one computes in the caller's thread."""
 
     def __init__(self) -> None:
-        self._size = torch.get_num_threads()
+        # The default device belongs to a thread, and another device's kernels need no threads of ours.
+        on_cpu = torch.get_default_device().type == "cpu"
+        self._size = torch.get_num_threads() if on_cpu else 1
         self._threads = ThreadPoolExecutor(
             self._size, "crew", initializer=torch.set_num_threads, initargs=(1,)
         )

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from ..frame import SessionId
 from .asked import Asked, Said
-from .sessions import Brings, Stage, Told, in_frames
+from .sessions import Stage, Told, utterance
 
 RECALL = "What was the first question that I asked you?"
 
@@ -50,7 +48,7 @@ def _segment(
     stage: Stage, now: dict[SessionId, Asked], frame_s: float, frames: int
 ) -> dict[SessionId, list[Told]]:
     """Ask each call its question and listen for `frames` frames."""
-    speech = {number: _utterance(asked, frame_s) for number, asked in now.items()}
+    speech = {number: utterance(asked, frame_s, reply=False) for number, asked in now.items()}
     heard: dict[SessionId, list[Told]] = {number: [] for number in now}
     for frame in range(frames):
         brought = {number: parts[frame] for number, parts in speech.items() if frame < len(parts)}
@@ -58,13 +56,6 @@ def _segment(
             if number in heard:
                 heard[number].append(told)
     return heard
-
-
-def _utterance(asked: Asked, frame_s: float) -> list[Brings]:
-    if asked.audio is None:
-        return [Brings(text=asked.text)]
-    frames = in_frames(np.asarray(asked.audio, np.float32), frame_s)
-    return [Brings(audio, commit=number == len(frames) - 1) for number, audio in enumerate(frames)]
 
 
 def _answer(asked: Asked, told: Sequence[Told]) -> Said:

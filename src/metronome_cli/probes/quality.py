@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..clock import Clock
-from ..errors import FieldError
 from ..models.assets import locate
 from ..models.chat import Chat
 from ..models.perplexity import Scorer, load_judge
@@ -25,7 +23,7 @@ from .grid import Cell
 from .questions import Question, read_questions
 from .repeating import Repeating
 from .spoken import instruments
-from .stream import places, read_stream
+from .stream import places, read_stream, read_text
 
 STEP = 256  # tokens whose mean cost is kept of a stream
 _MOST_JUDGED = 128  # tokens of a reply that a judge reads
@@ -82,7 +80,7 @@ class Probe:
 
     @cached_property
     def _text_ids(self) -> list[int]:
-        text = _read(self.material.text)
+        text = read_text(self.material.text)
         # Enough to choose places in; encoding a whole book takes longer than reading an excerpt.
         most = 40 * self.material.stream_tokens * self.material.stream_sessions
         return self.scorer.encode(text[: max(most, 400_000)])
@@ -128,14 +126,6 @@ class Probe:
         policy = cell.bound.of(self.profile, {}).policy(len(self._chat.header))
         read = read_stream(self.scorer, ids, starts, material.stream_tokens, policy, cell.bound.positions)
         return {"steps": _steps(read.nll_SA), "blocks_peak": read.blocks_peak}
-
-
-def _read(file: str | None) -> str:
-    path = Path(file) if file else locate("moby-dick") / "data.txt"
-    try:
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise FieldError("text", str(path), f"give a readable UTF-8 file ({error})") from None
 
 
 def _steps(nll_SA: Any) -> list[list[float]]:

@@ -22,6 +22,7 @@ from ..runtime.recorder import Recorder
 from ..runtime.sessions import Session, Sessions
 from ..runtime.ticker import Tick
 from ..trace import FrameRecord, TickRecord
+from .asked import Asked
 
 _SILENCE = np.zeros(0, np.float32)
 
@@ -114,6 +115,15 @@ class Stage:
 
     def breathe(self) -> None:
         """Nobody joins or leaves between two tokens of a probe."""
+
+
+def utterance(asked: Asked, frame_s: float, *, reply: bool) -> list[Brings]:
+    """A question frame by frame, typed or spoken; with its last a `reply` may be asked for."""
+    if asked.audio is None:
+        return [Brings(text=asked.text, reply=reply)]
+    frames = in_frames(np.asarray(asked.audio, np.float32), frame_s)
+    last = len(frames) - 1
+    return [Brings(audio, commit=n == last, reply=reply and n == last) for n, audio in enumerate(frames)]
 
 
 def in_frames(audio: NDArray[np.float32], frame_s: float) -> list[NDArray[np.float32]]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FieldError
+from ..models.assets import locate
 from ..stats import Interval, mean_interval, paired_difference
 from ..window import Policy, Positions
 
@@ -37,6 +39,15 @@ class Stream:
     nll_SA: Nll
     blocks_peak: int
     blocks_bound: int
+
+
+def read_text(file: Path | str | None) -> str:
+    """A long text: a UTF-8 file, or the asset moby-dick. FieldError when it cannot be read."""
+    path = Path(file) if file else locate("moby-dick") / "data.txt"
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise FieldError("text", str(path), f"give a readable UTF-8 file ({error})") from None
 
 
 def places(available: int, sessions: int, tokens: int, seed: int) -> list[int]:

@@ -10,11 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ..frame import SessionId
 from .asked import Asked, Said
-from .sessions import Brings, Stage, Told, in_frames
+from .sessions import Brings, Stage, Told, utterance
 
 MOST_FRAMES = 60  # for one reply; longer ones end at the profile's max_reply
 
@@ -57,18 +55,9 @@ def _next(turn: _Turn, frame_s: float) -> Brings:
     """What a call brings to the next frame."""
     if turn.current is None and turn.left:
         turn.current = turn.left.popleft()
-        turn.speech = deque(_utterance(turn.current, frame_s))
+        turn.speech = deque(utterance(turn.current, frame_s, reply=True))
         turn.said, turn.heard, turn.waited = [], [], 0
     return turn.speech.popleft() if turn.speech else Brings()
-
-
-def _utterance(asked: Asked, frame_s: float) -> list[Brings]:
-    """A question frame by frame; a reply is asked for with its last."""
-    if asked.audio is None:
-        return [Brings(text=asked.text, reply=True)]
-    frames = in_frames(np.asarray(asked.audio, np.float32), frame_s)
-    last = len(frames) - 1
-    return [Brings(audio, commit=n == last, reply=n == last) for n, audio in enumerate(frames)]
 
 
 def _take(turn: _Turn, told: Told) -> Said | None:
