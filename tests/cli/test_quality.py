@@ -62,8 +62,37 @@ def test_a_grid_is_refused_with_the_share_that_its_control_answers(quality: Run,
     assert code == 3
     assert "turn: unbounded, the model answers 0% of the questions" in " ".join(out.split())
     assert next(line for line in err.splitlines() if "seed 0" in line).endswith("turn unbounded seed 0")
+    report = json.loads((the_run(tmp_path) / "report.json").read_text())
+    # Where the control fails, the others mean nothing.
+    assert [row["bound"] for row in report["results"]["rows"] if "turn" in row] == ["unbounded"]
+
+
+def test_a_control_that_was_played_before_refuses_what_is_left(quality: Run, tmp_path: Path) -> None:
+    code, _, _ = quality("--modes", "turn", "--scores", "answers", "--at-once", 2)
+    assert code == 3
     played = [path.name for path in (the_run(tmp_path) / "cells").iterdir()]
     assert played == ["turn_unbounded_seed_0.json"]
+
+
+def test_calls_side_by_side_are_told_what_calls_alone_are(quality: Run, tmp_path: Path) -> None:
+    """The model babbles, but it babbles the same: a call's bound is its own, whoever plays beside it."""
+    told = []
+    for at_once in (2, 8):
+        quality("--modes", "turn", "--scores", "answers,gen_ppl", "--at-once", at_once)
+    for folder in sorted((tmp_path / "runs").iterdir()):
+        cells = {path.name: json.loads(path.read_text()) for path in (folder / "cells").iterdir()}
+        told.append(cells["turn_unbounded_seed_0.json"]["calls"])
+        assert {"turn_unbounded_seed_0.json"} <= set(cells)
+    assert [[row["said"] for row in call] for call in told[0]] == [
+        [row["said"] for row in call] for call in told[1]
+    ]
+
+
+def test_what_a_frame_takes_is_measured_with_the_windows_full(quality: Run) -> None:
+    code, out, _ = quality("--scores", "pace", "--json")
+    assert code == 0
+    rows = json.loads(out)["results"]["rows"]
+    assert all(row["pace"]["ms_per_frame"] > 0 and row["pace"]["age_tokens"] > 64 for row in rows)
 
 
 def test_perplexity_alone_plays_no_calls_and_an_interrupted_grid_goes_on(
@@ -79,6 +108,9 @@ def test_perplexity_alone_plays_no_calls_and_an_interrupted_grid_goes_on(
     kept = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
     lost = folder / "cells" / "stream_W64_S4_seed_0.json"
     lost.unlink()
+    code, _, err = quality("--resume", folder, "--seed", 1)
+    assert code == 2
+    assert f"seed = '1': it was '0' in {folder}" in err
     code, again, _ = quality("--resume", folder, "--json")
     assert code == 0
     after = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
@@ -118,3 +150,10 @@ def test_a_wrong_option_is_named(quality: Run, options: tuple[str, str], field: 
     code, out, err = quality(*options)
     assert code in (2, 3)
     assert field in f"{out}{err}"
+
+
+def test_a_single_call_shows_its_mean_and_claims_no_interval(quality: Run, tmp_path: Path) -> None:
+    code, _, err = quality("--modes", "turn", "--scores", "answers,stream_ppl", "--sessions", 1)
+    assert code == 3  # it babbles
+    assert "Traceback" not in err
+    assert "| unbounded | 0 % |" in (the_run(tmp_path) / "summary.md").read_text()

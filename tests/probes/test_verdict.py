@@ -50,7 +50,9 @@ def test_a_bound_whose_answers_fall_with_age_is_not_safe() -> None:
     falling = [[True] * 9 + [False] * 3] * 4 + [[True] * 12] * 16
     found = rows("free", {UNBOUNDED: cell(steady), SMALL: cell(falling)})
     row = found["W=128 S=4"]["free"]
-    assert row["slope_per_1000_tokens"]["estimate"] <= 0
+    slope = row["slopes_per_1000_tokens"]["lenient"]
+    assert slope["low"] < slope["mean"] < 0
+    assert row["slopes_per_1000_tokens"]["repeated_trigrams"]["mean"] == pytest.approx(0)
     assert row["by_age"][0]["lenient"] == 1.0
     assert row["by_age"][-1]["lenient"] == pytest.approx(0.8)
 
@@ -90,4 +92,27 @@ def test_a_stream_is_compared_by_its_perplexity() -> None:
     row = found["W=128 S=4"]["stream"]
     assert row["ratio"]["mean"] == pytest.approx(2.718281828**0.1)
     assert row["ratio"]["low"] <= row["ratio"]["mean"] <= row["ratio"]["high"]
-    assert len(row["by_age"]) == 2
+    assert [(cut["from"], cut["to"]) for cut in row["by_age"]] == [(0, 512)]
+    assert row["by_age"][0]["mean"] == pytest.approx(2.718281828**3.15)
+
+
+def test_text_that_gets_dearer_with_age_shows_as_a_slope_against_the_control() -> None:
+    steady = {"steps": [[3.0] * 8, [3.2] * 8, [3.1] * 8], "blocks_peak": 9, "wall_s": 1.0}
+    growing = [[level + 0.01 * step for step in range(8)] for level in (3.0, 3.2, 3.1)]
+    found = rows("stream", {UNBOUNDED: steady, SMALL: {"steps": growing, "blocks_peak": 3, "wall_s": 1.0}})
+    slope = found["W=128 S=4"]["stream"]["slope_per_1000_tokens"]
+    assert slope["mean"] == pytest.approx(0.01 / 0.256)
+    assert [(cut["from"], cut["to"]) for cut in found["W=128 S=4"]["stream"]["by_age"]] == [
+        (0, 1024),
+        (1024, 2048),
+    ]
+
+
+def test_what_the_ears_wrote_stands_beside_the_scores_that_depend_on_a_window() -> None:
+    spoken = cell([[True, True]] * 2)
+    for call in spoken["calls"]:
+        for row in call:
+            row["heard_wer"] = 0.25
+    found = rows("turn", {UNBOUNDED: spoken, SMALL: cell([[True, True]] * 2)})
+    assert found["unbounded"]["turn"]["heard_wer"] == 0.25
+    assert "heard_wer" not in found["W=128 S=4"]["turn"]

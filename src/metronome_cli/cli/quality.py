@@ -7,7 +7,7 @@ Ignores: how a cell is played (probes/), what tables and pictures look like (rep
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,16 +18,20 @@ import typer
 from .report import show
 
 if TYPE_CHECKING:
-    from ..probes.grid import Cell, Grid
+    from ..probes.grid import Cell, Grid, Kind
     from ..probes.quality import Probe
     from ..report import Report
 
+    Watch = Callable[[Sequence[Cell], float], None]
+
 PLAN, CELLS = "plan.json", "cells"
+SCORES = ("answers", "loops", "stream_ppl", "gen_ppl", "asr_wer", "pace")
 
 _SEGMENT_S = 14.0  # of a free-running call: a question, and time to answer it
 
 
 def quality(
+    ctx: typer.Context,
     *,
     profile: Annotated[str, typer.Option(help="A built-in profile, or a path ending in .toml.")] = "laptop",
     windows: Annotated[str, typer.Option(metavar="LIST", help="W to try, in tokens: 256,512.")] = "256,512",
@@ -37,13 +41,16 @@ def quality(
     positions: Annotated[str, typer.Option(metavar="LIST", help="anchored, absolute, or both.")] = "anchored",
     modes: Annotated[str, typer.Option(metavar="LIST", help="turn, free, or both.")] = "turn,free",
     scores: Annotated[
-        str, typer.Option(metavar="LIST", help="answers, loops, stream_ppl, gen_ppl, asr_wer.")
-    ] = "answers,loops,stream_ppl,gen_ppl",
+        str, typer.Option(metavar="LIST", help=f"{', '.join(SCORES)}.")
+    ] = "answers,loops,stream_ppl,gen_ppl,pace",
     sessions: Annotated[int, typer.Option(min=1, help="Calls in each cell.")] = 4,
     minutes: Annotated[
         float, typer.Option(min=0.1, help="Length of a free-running call, in minutes of its own time.")
-    ] = 2.0,
-    questions: Annotated[int, typer.Option(min=1, help="Questions of a turn-based call.")] = 8,
+    ] = 4.0,
+    questions: Annotated[int, typer.Option(min=1, help="Questions of a turn-based call.")] = 16,
+    at_once: Annotated[
+        int, typer.Option(min=1, help="Calls played side by side at most: more is faster, and takes memory.")
+    ] = 32,
     stream_tokens: Annotated[int, typer.Option(min=512, help="Tokens read for stream_ppl.")] = 2048,
     text: Annotated[
         Path | None, typer.Option(help="What stream_ppl reads: a long UTF-8 text; the asset moby-dick.")
@@ -63,7 +70,8 @@ def quality(
     """Measure what each window and its sinks cost: answers, loops and perplexity, against no bound at all.
 
     Every cell runs the engine that serves, in virtual time. Unbounded, S=0 and recycling are always tried
-    beside what is asked. A finished cell is never lost: --resume goes on with an interrupted grid.
+    beside what is asked. A finished cell is never lost: --resume goes on with an interrupted grid, and
+    what else is given with it must be as it was.
 
     \b
     Examples:
@@ -71,8 +79,10 @@ def quality(
       metronome probe quality --windows 256,512,1024 --sinks 4,header,64 --seed 0,1,2 --sessions 16
       metronome probe quality --modes free --minutes 10 --spoken
     """
-    asked = {name: value for name, value in locals().items() if name not in ("resume", "as_json", "out")}
+    asked = {name: value for name, value in ctx.params.items() if name not in ("resume", "as_json", "out")}
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
+    if resume:
+        asked |= _asked_before(resume, {name: value for name, value in asked.items() if _typed(ctx, name)})
     report = _probe(asked, resume, out)
     show(report, as_json)
     raise typer.Exit(0 if report.held else 3)
@@ -84,14 +94,12 @@ def _probe(asked: dict[str, Any], resume: Path | None, out: Path) -> Report:
     from ..reporting.summary import redraw
 
     clock = SystemClock()
-    if resume:
-        asked = _asked_before(resume)
     grid, probe = _set_up(asked)
     folder = resume or _begin(asked, out)
     report = new_report("probe-quality", probe.profile, clock, grid.seeds[0])
     try:
         with _showing(grid.cells()) as watch:
-            refused = _play(grid, probe, folder / CELLS, watch)
+            refused = _play(grid, probe, folder / CELLS, asked["at_once"], watch)
     except KeyboardInterrupt:
         typer.echo(f"interrupted; go on with --resume {folder}", err=True)
         raise
@@ -112,10 +120,11 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
     from ..profile import load_profile
 
     profile = load_profile(asked["profile"])
-    scores = _words(asked["scores"], "scores", ("answers", "loops", "stream_ppl", "gen_ppl", "asr_wer"))
+    scores = _words(asked["scores"], "scores", SCORES)
     modes = _words(asked["modes"], "modes", ("turn", "free"))
     kinds = modes if {"answers", "loops", "gen_ppl"} & set(scores) else []
     kinds += ["stream"] * ("stream_ppl" in scores) + ["repeat"] * ("asr_wer" in scores)
+    kinds += ["pace"] * ("pace" in scores)
     segment_frames = max(2, round(_SEGMENT_S / profile.beat.frame_s))
     frames = asked["minutes"] * 60 / profile.beat.frame_s
     if frames < 2 * segment_frames:
@@ -173,51 +182,81 @@ def _begin(asked: dict[str, Any], out: Path) -> Path:
     return folder
 
 
-def _asked_before(folder: Path) -> dict[str, Any]:
+def _typed(ctx: typer.Context, name: str) -> bool:
+    """Whether an option was given, and is not only its default."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _asked_before(folder: Path, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the grid in `folder` was asked. ProfileError when it is asked anything else now."""
     from ..errors import ProfileError
 
     try:
         found: dict[str, Any] = json.loads((folder / PLAN).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ProfileError("resume", str(folder), f"give the folder of a probe quality ({error})") from None
-    return found
+    for name, value in typed.items():
+        if name != "at_once" and value != found.get(name):
+            cure = f"it was {found.get(name)!r} in {folder}: leave it out, or begin anew"
+            raise ProfileError(name, value, cure)
+    # How many calls are played at once changes no score, and the machine may be another.
+    return found | {name: value for name, value in typed.items() if name == "at_once"}
 
 
-def _play(grid: Grid, probe: Probe, folder: Path, watch: Callable[[Cell, float], None]) -> dict[str, str]:
+def _play(grid: Grid, probe: Probe, folder: Path, at_once: int, watch: Watch) -> dict[str, str]:
     """Play the cells that have no file yet. Returns why kinds of cells were not measured."""
     from ..errors import MetronomeError
-    from ..probes.grid import UNBOUNDED
-    from ..probes.verdict import refusal
+    from ..probes.grid import side_by_side
 
     refused: dict[str, str] = {}
-    for cell in grid.cells():
-        file = folder / f"{cell.slug}.json"
-        if cell.kind in refused or file.exists():
-            watch(cell, 1.0)
-            continue
-        try:
-            found = probe.run(cell, partial(watch, cell))
-        except MetronomeError as error:
-            refused[cell.kind] = f"{cell.name}: {error}"
-            continue
-        half = file.with_suffix(".part")
-        half.write_text(json.dumps(found) + "\n", "utf-8")
-        half.replace(file)
-        watch(cell, 1.0)
-        if cell.bound == UNBOUNDED and cell.kind in ("turn", "free") and (why := refusal(cell.kind, found)):
-            refused[cell.kind] = why
+    files = {cell: folder / f"{cell.slug}.json" for cell in grid.cells()}
+    left = [cell for cell, file in files.items() if not file.exists()]
+    if done := [cell for cell in files if cell not in left]:
+        watch(done, 1.0)
+    for group in side_by_side(left, max(1, at_once // probe.plan.sessions)):
+        kind = group[0].kind
+        if kind not in refused:
+            try:
+                for cell, found in zip(group, probe.run(group, partial(watch, group)), strict=True):
+                    _keep(files[cell], found)
+            except MetronomeError as error:
+                refused[kind] = f"{group[0].name}: {error}"
+            else:
+                refused |= _refusal(files, kind)
+        watch(group, 1.0)
     return refused
+
+
+def _keep(file: Path, found: dict[str, Any]) -> None:
+    """Whole, or not at all."""
+    half = file.with_suffix(".part")
+    half.write_text(json.dumps(found) + "\n", "utf-8")
+    half.replace(file)
+
+
+def _refusal(files: Mapping[Cell, Path], kind: Kind) -> dict[str, str]:
+    """Why the cells of a kind that was just played mean nothing, where its control could not answer."""
+    from ..probes.grid import PLAYED, UNBOUNDED
+    from ..probes.verdict import refusal
+
+    controls = [file for cell, file in files.items() if (cell.kind, cell.bound) == (kind, UNBOUNDED)]
+    played = [json.loads(file.read_text("utf-8")) for file in controls if file.exists()]
+    found = [why for one in played if kind in PLAYED and (why := refusal(kind, one))]
+    return {kind: found[0]} if found else {}
 
 
 def _conclude(
     report: Report, grid: Grid, probe: Probe, folder: Path, asked: dict[str, Any], refused: dict[str, str]
 ) -> None:
+    from ..probes.grid import UNBOUNDED
     from ..probes.verdict import conclude, in_words
 
     played = {
         cell: json.loads(file.read_text("utf-8"))
         for cell in grid.cells()
         if (file := folder / CELLS / f"{cell.slug}.json").exists()
+        and (cell.bound == UNBOUNDED or cell.kind not in refused)  # else they mean nothing
     }
     rows = conclude(grid.bounds, played, probe.profile, grid.seeds[0])
     report.notes = [f"not measured: {why}" for why in refused.values()]
@@ -232,7 +271,7 @@ def _conclude(
 
 
 @contextmanager
-def _showing(cells: list[Cell]) -> Iterator[Callable[[Cell, float], None]]:
+def _showing(cells: list[Cell]) -> Iterator[Watch]:
     """Bar, cell and time left on standard error; one line per cell where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -248,12 +287,15 @@ def _showing(cells: list[Cell]) -> Iterator[Callable[[Cell, float], None]]:
     ) as progress:
         task = progress.add_task("cells", total=len(cells), cell="")
 
-        def watch(cell: Cell, share: float) -> None:
+        def watch(group: Sequence[Cell], share: float) -> None:
+            under_way = [cell for cell in group if cell not in done]
+            part = share * len(under_way) if share < 1 else 0
+            name = f"{group[0].name}, {len(group)} side by side" if len(group) > 1 else group[0].name
             if share >= 1:
-                done.add(cell)
-            part = 0 if cell in done else share
-            progress.update(task, completed=len(done) + part, cell=cell.name)
-            if share >= 1 and not console.is_terminal:
-                typer.echo(f"{len(done)}/{len(cells)} {cell.name}", err=True)
+                for cell in under_way:
+                    done.add(cell)
+                    if not console.is_terminal:
+                        typer.echo(f"{len(done)}/{len(cells)} {cell.name}", err=True)
+            progress.update(task, completed=len(done) + part, cell=name)
 
         yield watch

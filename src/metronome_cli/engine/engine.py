@@ -53,6 +53,7 @@ class _Row:
     session: _Session
     embeddings: Tensor  # [n, hidden]
     rotary: Tensor  # [n, axes]
+    rotary_end: int  # where the session's next token will stand
     fresh: int  # the last so many are new; before them a recycled session's carried tokens
     sample: bool
     stalled: bool = False
@@ -184,13 +185,15 @@ class Engine:
             raise ValueError("a session with nothing sampled and nothing to append cannot sample")
         if len(share) > self.max_append:
             raise ValueError(f"append of {len(share)} tokens; at most {self.max_append} go in one step")
-        counted = torch.arange(session.rotary_end, session.rotary_end + len(share))
+        end = session.rotary_end + len(share)
+        counted = torch.arange(session.rotary_end, end)
         counted = counted.unsqueeze(1).expand(-1, self.decoder.rope.axes)
         if rotary is not None:
             if isinstance(session.lane.policy, Recycle):
                 raise ValueError("rotary: a recycled session counts its own positions")
             counted = torch.cat((counted[: len(share) - len(rotary)], rotary.expand(-1, counted.shape[1])))
-        return _Row(session, share, counted, len(share), sample)
+            end = int(counted.max()) + 1 if len(counted) else end
+        return _Row(session, share, counted, end, len(share), sample)
 
     def _make_room(self, row: _Row) -> None:
         """Lease the row's blocks; a full Recycle session first drops all and takes up what it carries."""
@@ -202,6 +205,7 @@ class Engine:
             if session.recent is not None:
                 row.embeddings = torch.cat((session.recent, row.embeddings))
             row.rotary = torch.arange(len(row)).unsqueeze(1).expand(-1, self.decoder.rope.axes)
+            row.rotary_end = len(row)
         row.stalled = not session.lane.extend(len(row))
 
     def _compute(self, rows: list[_Row]) -> Tensor:
@@ -240,7 +244,7 @@ class Engine:
         """After the step: blocks behind the window go back, the next step's start is noted."""
         session = row.session
         session.pending = sampled
-        session.rotary_end = int(row.rotary.max()) + 1
+        session.rotary_end = row.rotary_end
         session.lane.retire()
         if isinstance(session.lane.policy, Recycle):
             held = (

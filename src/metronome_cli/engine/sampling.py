@@ -48,8 +48,9 @@ class Chooser:
 def choose(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
     """One token id per row, int64 [B]."""
     logits_BV = logits_BV.float()
-    for row, chooser in enumerate(choosers):
-        logits_BV[row, list(chooser.sampling.suppress)] = float("-inf")
+    for suppress in {chooser.sampling.suppress for chooser in choosers} - {()}:
+        rows = [row for row, chooser in enumerate(choosers) if chooser.sampling.suppress == suppress]
+        logits_BV[torch.tensor(rows).unsqueeze(1), torch.tensor(suppress)] = float("-inf")
     ids_B = logits_BV.argmax(-1)
     warm = [row for row, chooser in enumerate(choosers) if chooser.sampling.temperature > 0]
     if warm:

@@ -109,12 +109,20 @@ class Scorer:
 
     def nll_of(self, context_ids: Sequence[int], reply_ids: Sequence[int]) -> NDArray[np.float64]:
         """What each token of a reply costs a judge who has the whole context before it, afresh: [reply]."""
-        if not len(context_ids):
+        return self.nll_of_replies([context_ids], [reply_ids])[0]
+
+    def nll_of_replies(
+        self, contexts: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]
+    ) -> list[NDArray[np.float64]]:
+        """`nll_of` each reply in its own context, as many in one step as fit into memory."""
+        if not all(len(context) for context in contexts):
             raise FieldError("context", [], "give the tokens that the reply answers")
-        if not len(reply_ids):
-            return np.zeros(0)
-        scored = self.nll([*context_ids, *reply_ids], Unbounded())
-        return scored.nll[len(context_ids) - 1 :]
+        texts = [[*context, *reply] for context, reply in zip(contexts, replies, strict=True) if len(reply)]
+        scored = iter(self.nll_of_all(texts, Unbounded()))
+        return [
+            next(scored).nll[len(context) - 1 :] if len(reply) else np.zeros(0)
+            for context, reply in zip(contexts, replies, strict=True)
+        ]
 
     @torch.inference_mode()
     def _read(

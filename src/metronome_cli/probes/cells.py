@@ -1,4 +1,4 @@
-"""One cell of a grid, played: calls are opened under its bound, asked, and every answer is scored.
+"""Cells of a grid, played: calls are opened under their bounds, asked, and every answer is scored.
 
 Knows:   how a cell's profile, pool and questions come from the plan, and what is kept of each answer.
 Ignores: which cells there are (grid.py), what they mean together (verdict.py), files.
@@ -18,12 +18,14 @@ from ..profile import Profile
 from ..window import most_blocks
 from . import free_running, turn_based
 from .asked import Asked, Said
-from .grid import KINDS, Cell
+from .grid import KINDS, PLAYED, Cell
 from .questions import Question
 from .scores import lenient, loops, strict
-from .sessions import Stage
+from .sessions import Brings, Stage
+from .spoken import error_rates
 
 _TOKENS_PER_TURN = 160  # of a question and its reply, generously: an unbounded call must not stall here
+_PACED_FRAMES = 7  # their median is what a frame takes
 
 Watch = Callable[[float], None]
 
@@ -56,51 +58,85 @@ def calls_of(plan: Plan, cell: Cell, questions: Sequence[Question]) -> list[list
 
 
 def play(
-    cell: Cell, plan: Plan, profile: Profile, questions: Sequence[Question], clock: Clock, watch: Watch
-) -> dict[str, Any]:
-    """The cell's answers with their scores, the pool's part that it took, and milliseconds per frame."""
-    calls = calls_of(plan, cell, questions)
-    ready = set_up(cell, plan, profile, len(calls[0]))
-    stage, frame_s = stage_of(ready, clock), ready.beat.frame_s
-    if cell.kind == "turn":
-        answers = turn_based.play(stage, calls, frame_s, watch)
+    cells: Sequence[Cell],
+    plan: Plan,
+    profile: Profile,
+    questions: Sequence[Question],
+    clock: Clock,
+    watch: Watch,
+) -> list[dict[str, Any]]:
+    """The answers of cells of one kind and seed with their scores, and the blocks that a call took.
+
+    All are played side by side in one model, every call under the bound of its own cell.
+    """
+    calls = calls_of(plan, cells[0], questions)
+    stage = stage_of(cells, plan, profile, len(calls[0]), clock)
+    asked = [call for _ in cells for call in calls]
+    if cells[0].kind == "turn":
+        answers = turn_based.play(stage, asked, profile.beat.frame_s, watch)
     else:
-        answers = free_running.play(stage, calls, frame_s, plan.segment_frames, watch)
-    return {
-        "calls": [[_row(said) for said in call] for call in answers],
-        "frames": len(stage.busy_s),
-        "busy_s": sum(stage.busy_s),
-        "blocks_per_call": stage.kv_most / plan.sessions,
-    }
-
-
-def stage_of(ready: Profile, clock: Clock) -> Stage:
-    """A stage with a model of its own: no cell meets what another left behind."""
-    return Stage(build(ready), ready, clock)
-
-
-def set_up(cell: Cell, plan: Plan, profile: Profile, turns: int) -> Profile:
-    """The profile of a cell whose calls have so many turns: its bound, its mode, a pool for them all."""
-    spoken = plan.spoken and cell.kind != "repeat"
-    mode = {
-        "model": {
-            "mode": "free" if cell.kind == "free" else "turn",
-            "kind": "cascade" if spoken else "text",
+        answers = free_running.play(stage, asked, profile.beat.frame_s, plan.segment_frames, watch)
+    blocks = list(stage.blocks_most.values())
+    shares = [slice(at, at + len(calls)) for at in range(0, len(asked), len(calls))]
+    return [
+        {
+            "calls": [[_row(said) for said in call] for call in answers[share]],
+            "blocks_per_call": sum(blocks[share]) / len(calls),
         }
+        for share in shares
+    ]
+
+
+def pace(cell: Cell, plan: Plan, profile: Profile, text: str, clock: Clock, watch: Watch) -> dict[str, Any]:
+    """What a frame takes when all calls have read `text` and speak in every frame."""
+    stage = stage_of([cell], plan, profile, len(text) // _TOKENS_PER_TURN, clock)
+    opened = stage.open(plan.sessions, duplex=True)
+    told = stage.frame({number: Brings(text=text) for number in opened})
+    while not all(one.record.tokens_out for one in told.values()):
+        told = stage.frame({})
+        watch(0.5)
+    first = len(stage.busy_s)
+    for done in range(_PACED_FRAMES):
+        stage.frame({})
+        watch(0.5 + 0.5 * (done + 1) / _PACED_FRAMES)
+    return {
+        "ms_per_frame": 1000 * float(np.median(stage.busy_s[first:])),
+        "sessions": plan.sessions,
+        "age_tokens": min(one.tokens for one in told.values()),
     }
-    bound = cell.bound.of(profile, mode)
-    room = bound.pool.block_size
-    said = plan.segment_frames * bound.beat.tau if cell.kind == "free" else 0
+
+
+def stage_of(cells: Sequence[Cell], plan: Plan, profile: Profile, turns: int, clock: Clock) -> Stage:
+    """A stage for calls of so many turns, with a model of its own: no cell meets what another left behind."""
+    kind, spoken = cells[0].kind, plan.spoken and cells[0].kind in PLAYED
+    free = kind in ("free", "pace")
+    said = plan.segment_frames * profile.beat.tau if free else 0
     longest = turns * (_TOKENS_PER_TURN + said) + _TOKENS_PER_TURN
-    most = most_blocks(bound.policy(_TOKENS_PER_TURN // 2), room, bound.beat.prefill_tokens)
-    blocks = plan.sessions * (-(-longest // room) if most is None else most)
-    return cell.bound.of(profile, mode | {"pool": {"blocks": blocks}, "run": {"seed": cell.seed}})
+    sections = {
+        "model": {"mode": "free" if free else "turn", "kind": "cascade" if spoken else "text"},
+        "window": {"policy": "unbounded"},
+        "pool": {"blocks": plan.sessions * sum(_blocks(cell, profile, longest) for cell in cells)},
+        "run": {"seed": cells[0].seed},
+    }
+    ready = profile.model_copy(
+        update={name: getattr(profile, name).model_copy(update=values) for name, values in sections.items()}
+    )
+    return Stage(
+        build(ready), ready, clock, [cell.bound.terms for cell in cells for _ in range(plan.sessions)]
+    )
+
+
+def _blocks(cell: Cell, profile: Profile, longest: int) -> int:
+    """What a call of at most `longest` tokens takes under a cell's bound."""
+    policy = profile.on(cell.bound.terms).policy(_TOKENS_PER_TURN // 2)
+    most = most_blocks(policy, profile.pool.block_size, profile.beat.prefill_tokens)
+    return -(-longest // profile.pool.block_size) if most is None else most
 
 
 def _row(said: Said) -> dict[str, Any]:
     """One answer as it is kept."""
     asked, found = said.asked, loops(said.said)
-    return {
+    row = {
         "id": asked.id,
         "kind": asked.kind,
         "asked": asked.text,
@@ -114,3 +150,7 @@ def _row(said: Said) -> dict[str, Any]:
         "age_tokens": said.age_tokens,
         "stalled": said.stalled,
     }
+    if asked.audio is not None:
+        # No policy can change what was heard: a control of the ears, beside the scores of the reply.
+        row["heard_wer"] = error_rates([asked.text], [said.heard]).wer
+    return row

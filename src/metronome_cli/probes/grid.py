@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import ProfileError
-from ..profile import Profile
+from ..profile import Terms
 from ..window import Positions
 
-Kind = Literal["turn", "free", "stream", "repeat"]
-KINDS: tuple[Kind, ...] = ("turn", "free", "stream", "repeat")
+Kind = Literal["turn", "free", "stream", "repeat", "pace"]
+KINDS: tuple[Kind, ...] = ("turn", "free", "stream", "repeat", "pace")
+PLAYED: tuple[Kind, ...] = ("turn", "free")  # calls that are asked and answer
 Sinks = int | Literal["header"]
+STEP = 256  # tokens of a stream whose mean cost is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,10 @@ class Bound:
         absolute = " absolute" if self.positions == "absolute" else ""
         return f"W={self.window} S={self.sinks}{absolute}"
 
-    def of(self, profile: Profile, changes: dict[str, dict[str, Any]]) -> Profile:
-        """`profile` under this bound, with further changes by section."""
-        window = {"policy": self.policy, "sinks": self.sinks, "positions": self.positions}
-        if self.window is not None:
-            window["window"] = self.window
-        sections = {"window": window} | {name: values for name, values in changes.items() if name != "window"}
-        return profile.model_copy(
-            update={
-                name: getattr(profile, name).model_copy(update=values) for name, values in sections.items()
-            }
-        )
+    @property
+    def terms(self) -> Terms:
+        """What a call asks for to be held to this bound."""
+        return Terms(policy=self.policy, window=self.window, sinks=self.sinks, positions=self.positions)
 
 
 UNBOUNDED = Bound("unbounded")
@@ -77,7 +72,7 @@ class Grid:
     windows: Sequence[int]
     sinks: Sequence[Sinks]
     positions: Sequence[Positions] = ("anchored",)
-    kinds: Sequence[Kind] = ("turn", "free", "stream")
+    kinds: Sequence[Kind] = ("turn", "free", "stream", "pace")
     seeds: Sequence[int] = (0,)
     bounds: list[Bound] = field(init=False)
 
@@ -94,9 +89,13 @@ class Grid:
         object.__setattr__(self, "bounds", list(dict.fromkeys(self._bounds())))
 
     def cells(self) -> list[Cell]:
-        """All cells, those of the unbounded control first: where it fails, the others mean nothing."""
+        """All cells by kind, the unbounded control's first: where it fails, the others mean nothing."""
         return [
-            Cell(kind, bound, seed) for bound in self.bounds for kind in self.kinds for seed in self.seeds
+            Cell(kind, bound, seed)
+            for kind in self.kinds
+            # What a frame takes depends on nothing that is asked.
+            for seed in (self.seeds[:1] if kind == "pace" else self.seeds)
+            for bound in self.bounds
         ]
 
     def _bounds(self) -> Iterator[Bound]:
@@ -108,3 +107,19 @@ class Grid:
                     # Without sinks the two kinds of positions are one.
                     yield Bound("window", window, sinks, "anchored" if sinks == 0 else positions)
             yield Bound("recycle", window)
+
+
+def side_by_side(cells: Sequence[Cell], most: int) -> list[list[Cell]]:
+    """`cells` in the groups that are played at once: of one kind and seed, at most `most` of them.
+
+    A step of many calls costs little more than one of few. What is not played stands alone.
+    """
+    groups: list[list[Cell]] = []
+    for cell in cells:
+        last = groups[-1] if groups else []
+        fits = last and (last[0].kind, last[0].seed) == (cell.kind, cell.seed) and len(last) < most
+        if fits and cell.kind in PLAYED:
+            last.append(cell)
+        else:
+            groups.append([cell])
+    return groups

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,13 @@ from ..models.assets import locate
 from ..models.chat import Chat
 from ..models.perplexity import Scorer, load_judge
 from ..profile import Profile
-from .cells import Plan, Watch, play
-from .grid import Cell
+from .cells import Plan, Watch, pace, play
+from .grid import PLAYED, STEP, Cell
 from .questions import Question, read_questions
 from .repeating import Repeating
 from .spoken import instruments
 from .stream import places, read_stream, read_text
 
-STEP = 256  # tokens whose mean cost is kept of a stream
 _MOST_JUDGED = 128  # tokens of a reply that a judge reads
 
 
@@ -51,16 +51,28 @@ class Probe:
     windows: Sequence[int]  # of the grid
     clock: Clock
 
-    def run(self, cell: Cell, watch: Watch) -> dict[str, Any]:
-        """Play one cell; what came of it, as plain data. `watch` is told the share that is done."""
+    def run(self, cells: Sequence[Cell], watch: Watch) -> list[dict[str, Any]]:
+        """What came of cells that are played side by side, as plain data. `watch` is told the share done."""
         began = self.clock.now()
-        if cell.kind == "stream":
-            found = self._stream(cell)
-        elif cell.kind == "repeat":
-            found = self._repeated(cell, watch)
+        if cells[0].kind in PLAYED:
+            found = self._played(cells, watch)
         else:
-            found = self._played(cell, watch)
-        return {"cell": cell.name, "wall_s": self.clock.now() - began, **found}
+            found = [self._alone(cell, watch) for cell in cells]
+        took = (self.clock.now() - began) / len(cells)
+        return [{"cell": cell.name, "wall_s": took, **one} for cell, one in zip(cells, found, strict=True)]
+
+    def _alone(self, cell: Cell, watch: Watch) -> dict[str, Any]:
+        if cell.kind == "stream":
+            return self._stream(cell)
+        if cell.kind == "repeat":
+            return self._repeating.play(cell, watch)
+        return pace(cell, self.plan, self.profile, self._long_enough, self.clock, watch)
+
+    @property
+    def _long_enough(self) -> str:
+        """A text that fills the largest window: a word is a token or more."""
+        words = " ".join(question.text for question in self.questions).split()
+        return " ".join(islice(cycle(words), max(self.windows) + self.profile.beat.prefill_tokens))
 
     @cached_property
     def questions(self) -> list[Question]:
@@ -96,16 +108,11 @@ class Probe:
             return self._chat
         return Chat(locate(self.material.judge), self.profile.model.header)
 
-    def _played(self, cell: Cell, watch: Watch) -> dict[str, Any]:
-        found = play(cell, self.plan, self.profile, self.questions, self.clock, watch)
+    def _played(self, cells: Sequence[Cell], watch: Watch) -> list[dict[str, Any]]:
+        found = play(cells, self.plan, self.profile, self.questions, self.clock, watch)
         if self.material.gen_ppl:
-            for call in found["calls"]:
-                for row in call:
-                    row["gen_nll"], row["gen_tokens"] = self._judged(row["asked"], row["said"])
+            self._judge([row for cell in found for call in cell["calls"] for row in call])
         return found
-
-    def _repeated(self, cell: Cell, watch: Watch) -> dict[str, Any]:
-        return self._repeating.play(cell, watch)
 
     @cached_property
     def _repeating(self) -> Repeating:
@@ -114,16 +121,19 @@ class Probe:
         voice, listener = instruments(self.profile.model.ears)
         return Repeating(self.plan, self.profile, self.windows, texts, voice, listener, self.clock)
 
-    def _judged(self, asked: str, said: str) -> tuple[float, int]:
-        """What a reply costs a judge who has read the question afresh: nats in all, and tokens."""
-        context = self._judges_chat.header + self._judges_chat.turn(asked, "header")
-        reply = self.judge.encode(said)[:_MOST_JUDGED]
-        return float(self.judge.nll_of(context, reply).sum()), len(reply)
+    def _judge(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Note what each reply costs a judge who has read its question afresh: nats in all, and tokens."""
+        chat = self._judges_chat
+        contexts = [chat.header + chat.turn(row["asked"], "header") for row in rows]
+        replies = [self.judge.encode(row["said"])[:_MOST_JUDGED] for row in rows]
+        paid = self.judge.nll_of_replies(contexts, replies)
+        for row, reply, nll in zip(rows, replies, paid, strict=True):
+            row["gen_nll"], row["gen_tokens"] = float(nll.sum()), len(reply)
 
     def _stream(self, cell: Cell) -> dict[str, Any]:
         material, ids = self.material, self._text_ids
         starts = places(len(ids), material.stream_sessions, material.stream_tokens, cell.seed)
-        policy = cell.bound.of(self.profile, {}).policy(len(self._chat.header))
+        policy = self.profile.on(cell.bound.terms).policy(len(self._chat.header))
         read = read_stream(self.scorer, ids, starts, material.stream_tokens, policy, cell.bound.positions)
         return {"steps": _steps(read.nll_SA), "blocks_peak": read.blocks_peak}
 

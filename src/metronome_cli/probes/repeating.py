@@ -16,7 +16,7 @@ from ..models.voice import Voice
 from ..profile import Profile
 from . import turn_based
 from .asked import Asked, Said
-from .cells import Plan, Watch, set_up, stage_of
+from .cells import Plan, Watch, stage_of
 from .grid import UNBOUNDED, Cell
 from .repeat import Place, Repetition, place_of, repetitions
 from .spoken import AsrWer, SpokenReply, asr_wer
@@ -55,8 +55,8 @@ class Repeating:
 
     def _answers(self, cell: Cell, calls: Sequence[Repetition]) -> list[list[Said]]:
         asked = [[Asked(str(number), turn, ()) for number, turn in enumerate(call.turns)] for call in calls]
-        ready = set_up(cell, self.plan, self.profile, len(asked[0]))
-        return turn_based.play(stage_of(ready, self.clock), asked, ready.beat.frame_s)
+        stage = stage_of([cell], self.plan, self.profile, len(asked[0]), self.clock)
+        return turn_based.play(stage, asked, self.profile.beat.frame_s)
 
 
 def _hear(replies: Sequence[str], calls: Sequence[Repetition], voice: Voice, listener: Listener) -> AsrWer:

@@ -6,7 +6,7 @@ Ignores: which questions are asked and when (turn_based.py, free_running.py), sc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..clock import Clock, VirtualClock
 from ..errors import ProfileError
 from ..frame import HEARING_RATE, Prefilled, Refused, Said, SessionId, Stalled
-from ..profile import Profile
+from ..profile import OWN, Profile, Terms
 from ..runtime.admission import FixedCap
 from ..runtime.beat import Beat, TickEngine
 from ..runtime.recorder import Recorder
@@ -49,9 +49,13 @@ class Told:
 class Stage:
     """All calls of one cell. Time is virtual, so a frame is never late; `busy_s` is what each tick took."""
 
-    def __init__(self, model: TickEngine, profile: Profile, clock: Clock) -> None:
+    def __init__(
+        self, model: TickEngine, profile: Profile, clock: Clock, terms: Sequence[Terms] = ()
+    ) -> None:
+        """`terms`: what the calls that will be opened ask for, in order; the profile's own by default."""
         self.busy_s: list[float] = []
-        self.kv_most = 0  # blocks leased at the fullest moment
+        self.blocks_most: dict[SessionId, int] = {}  # that each call held after a tick
+        self._terms = iter(terms)
         self._real = clock
         self._frame_s = profile.beat.frame_s
         self._virtual = VirtualClock()
@@ -71,6 +75,7 @@ class Stage:
             if isinstance(session, Refused):
                 cure = f"the pool holds {number} of {calls} sessions of this policy; give it more blocks"
                 raise ProfileError("pool.blocks", session.reason, cure)
+            self._sessions.settle(session, next(self._terms, OWN))
             session.duplex = duplex
             self._tokens[session.id] = 0
             opened.append(session.id)
@@ -88,9 +93,8 @@ class Stage:
         self._virtual.wait_until(due)
         self._ended.clear()
         began = self._real.now()
-        tick = self._beat.run(Tick(self._ticks - 1, due))
+        self._beat.run(Tick(self._ticks - 1, due))
         self.busy_s.append(self._real.now() - began)
-        self.kv_most = max(self.kv_most, tick.kv_leased)
         return {
             number: Told(record, number in self._ended, self._tokens[number])
             for number, record in self._records.items()
@@ -112,6 +116,7 @@ class Stage:
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
         self._records[frame.session] = frame
+        self.blocks_most[frame.session] = max(frame.blocks, self.blocks_most.get(frame.session, 0))
 
     def breathe(self) -> None:
         """Nobody joins or leaves between two tokens of a probe."""

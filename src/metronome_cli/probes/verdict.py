@@ -15,9 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ..profile import Profile
-from ..stats import mean_interval, paired_difference, theil_sen
-from .grid import KINDS, UNBOUNDED, Bound, Cell
+from ..stats import mean_interval, paired_difference
+from .grid import KINDS, STEP, UNBOUNDED, Bound, Cell
+from .stream import age_buckets
 
 LEAST_ANSWERED = 0.20  # by the unbounded control; below it a grid says nothing (issue: controls)
 MARGIN = 0.10  # share of answers that a safe bound may lose
@@ -107,6 +110,8 @@ def _kind_row(
         return _stream_row(mine, control, seed)
     if kind == "repeat":
         return _repeat_row(mine, control, seed)
+    if kind == "pace":
+        return {name: mine[0][name] for name in ("ms_per_frame", "sessions", "age_tokens")}
     calls = [call for cell in mine for call in cell["calls"]]
     against = [call for cell in control for call in cell["calls"]]
     row: dict[str, Any] = {}
@@ -118,8 +123,9 @@ def _kind_row(
     recalled = [answer["lenient"] for call in calls for answer in call if answer["kind"] == "recall"]
     row["recalled"] = sum(recalled) / len(recalled) if recalled else None
     row["by_age"] = by_age(calls)
-    row["slope_per_1000_tokens"] = _slope(calls, against)
-    row["ms_per_frame"] = 1000 * sum(cell["busy_s"] for cell in mine) / sum(cell["frames"] for cell in mine)
+    row["slopes_per_1000_tokens"] = _slopes(calls, against, seed)
+    if heard := [answer["heard_wer"] for call in calls for answer in call if "heard_wer" in answer]:
+        row["heard_wer"] = sum(heard) / len(heard)
     row["blocks_per_call"] = max(cell["blocks_per_call"] for cell in mine)
     row["pool_share"] = row["blocks_per_call"] / profile.pool.blocks
     row["stalled"] = sum(answer["stalled"] for call in calls for answer in call)
@@ -138,8 +144,22 @@ def _stream_row(
     row["ppl"] = {name: _exp(value) for name, value in row["nll"].items()}
     if "nll_difference" in row:
         row["ratio"] = {name: _exp(value) for name, value in row["nll_difference"].items()}
-    row["by_age"] = [_exp(sum(step) / len(step)) for step in zip(*sessions, strict=True)]
+    row["by_age"] = [
+        {"from": start, "to": end, **_paid([steps[first:last] for steps in sessions], seed)}
+        for start, end in age_buckets(STEP * len(sessions[0]))
+        for first, last in [(start // STEP, end // STEP)]
+    ]
+    if len(against) == len(sessions) and len(sessions[0]) >= 3:
+        ages = (np.arange(len(sessions[0])) + 0.5) * STEP / 1000
+        lost = np.asarray(sessions) - np.asarray(against)
+        row["slope_per_1000_tokens"] = asdict(mean_interval(np.polyfit(ages, lost.T, 1)[0].tolist(), seed))
     return row
+
+
+def _paid(sessions: Sequence[Sequence[float]], seed: int) -> dict[str, float]:
+    """Perplexity of one bucket of ages."""
+    found = mean_interval([sum(steps) / len(steps) for steps in sessions], seed)
+    return {name: _exp(value) for name, value in asdict(found).items()}
 
 
 def _repeat_row(
@@ -201,20 +221,46 @@ def _judged(call: Sequence[Mapping[str, Any]]) -> float:
     return float(sum(row["gen_nll"] for row in call) / max(1, sum(row["gen_tokens"] for row in call)))
 
 
-def _slope(
-    calls: Sequence[Sequence[Mapping[str, Any]]], against: Sequence[Sequence[Mapping[str, Any]]]
-) -> dict[str, float] | None:
-    """Answers won or lost per 1000 tokens of age, less the control's: questions are not equally hard."""
-    mine, theirs = by_age(calls), by_age(against) if against else []
-    if len(theirs) != len(mine):
+def _slopes(
+    calls: Sequence[Sequence[Mapping[str, Any]]], against: Sequence[Sequence[Mapping[str, Any]]], seed: int
+) -> dict[str, dict[str, float]]:
+    """Change of each score per 1000 tokens of age, less the control's: questions are not equally hard.
+
+    One least-squares line a call, the interval over calls. Empty where calls cannot be paired.
+    """
+    if len(against) != len(calls):
+        return {}
+    found = {}
+    for score in (*SCORES, "gen_nll"):
+        lines = [_line(*pair, score) for pair in zip(calls, against, strict=True)]
+        measured = [line for line in lines if line is not None]
+        if measured:
+            found[score] = asdict(mean_interval(measured, seed))
+    return found
+
+
+def _line(
+    call: Sequence[Mapping[str, Any]], control: Sequence[Mapping[str, Any]], score: str
+) -> float | None:
+    """Slope of a score's difference over one call; None when it has no three ages with that score."""
+    pairs = [(row, other) for row, other in zip(call, control, strict=True) if row["kind"] != "recall"]
+    ages = [row["age_tokens"] / 1000 for row, _ in pairs]
+    if len(set(ages)) < 3 or not all(_has(row, score) and _has(other, score) for row, other in pairs):
         return None
-    lost = [row["lenient"] - other["lenient"] for row, other in zip(mine, theirs, strict=True)]
-    found = theil_sen([row["age_tokens"] / 1000 for row in mine], lost)
-    return None if found is None else {"estimate": found.estimate, "low": found.low, "high": found.high}
+    return float(np.polyfit(ages, [_value(row, score) - _value(other, score) for row, other in pairs], 1)[0])
+
+
+def _has(row: Mapping[str, Any], score: str) -> bool:
+    return score in row and (score != "gen_nll" or row["gen_tokens"] > 0)
+
+
+def _value(row: Mapping[str, Any], score: str) -> float:
+    """Of `gen_nll` nats per token, as it is kept for the whole reply."""
+    return float(row[score]) / (row["gen_tokens"] if score == "gen_nll" else 1)
 
 
 def _is_safe(row: Mapping[str, Any]) -> bool | None:
-    difference, slope = row.get("lenient_difference"), row["slope_per_1000_tokens"]
+    difference, slope = row.get("lenient_difference"), row["slopes_per_1000_tokens"].get("lenient")
     if difference is None:
         return None
     decays = slope is not None and slope["high"] < 0

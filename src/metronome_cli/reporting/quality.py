@@ -14,13 +14,20 @@ from .tables import NOTHING, Table
 
 Row = Mapping[str, Any]
 _MODES = (("turn", "turn-based"), ("free", "free-running"))
+_MARKERS, _LINES = "osv^Dx*", ("-", "--", ":", "-.")
 
 
 def quality_tables(results: Row) -> list[Table]:
     """What each bound keeps; then what it costs."""
     rows = results["rows"]
-    repeated = [_repeat_table(rows)] if any("repeat" in row for row in rows) else []
-    return [_answers_table(rows), _costs_table(rows), *repeated]
+    tables = [_answers_table(rows), _costs_table(rows)]
+    if any(kind in row for row in rows for kind, _ in _MODES):
+        tables.append(_slopes_table(rows))
+    if any("stream" in row for row in rows):
+        tables.append(_stream_table(rows))
+    if any("repeat" in row for row in rows):
+        tables.append(_repeat_table(rows))
+    return tables
 
 
 def _answers_table(rows: Sequence[Row]) -> Table:
@@ -30,6 +37,9 @@ def _answers_table(rows: Sequence[Row]) -> Table:
             columns += [f"{words}: answered", "lost", "safe"]
     if any("free" in row for row in rows):
         columns.append("recalled")
+    spoken = any("heard_wer" in row.get(kind, {}) for row in rows for kind, _ in _MODES)
+    if spoken:
+        columns.append("ears: WER")
     shown = []
     for row in rows:
         cells = [row["bound"]]
@@ -38,6 +48,9 @@ def _answers_table(rows: Sequence[Row]) -> Table:
                 cells += _answers(row.get(kind))
         if "recalled" in columns:
             cells.append(_share((row.get("free") or {}).get("recalled")))
+        if spoken:
+            heard = [row[kind]["heard_wer"] for kind, _ in _MODES if "heard_wer" in row.get(kind, {})]
+            cells.append(f"{sum(heard) / len(heard):.3f}" if heard else NOTHING)
         shown.append(tuple(cells))
     return Table("Answers, with 95 % intervals over calls", tuple(columns), tuple(shown))
 
@@ -46,9 +59,9 @@ def _answers(of: Row | None) -> list[str]:
     if of is None:
         return [NOTHING] * 3
     lost = of.get("lenient_difference")
-    lost_shown = NOTHING if lost is None else _interval({k: -100 * v for k, v in _flipped(lost).items()}, "%")
+    lost_shown = NOTHING if lost is None else _interval(_scaled(_flipped(lost), -100), "%")
     safe = {True: "yes", False: "no", None: NOTHING}[of["safe"]]
-    return [_interval({k: 100 * v for k, v in of["lenient"].items()}, "%"), lost_shown, safe]
+    return [_interval(_scaled(of["lenient"], 100), "%"), lost_shown, safe]
 
 
 def _flipped(of: Row) -> dict[str, float]:
@@ -76,10 +89,40 @@ def _costs_table(rows: Sequence[Row]) -> Table:
                 _interval(played.get("gen_ppl")),
                 _share((played.get("repeated_trigrams") or {}).get("mean")),
                 NOTHING if "pool_share" not in played else f"{100 * played['pool_share']:.1f} %",
-                NOTHING if "ms_per_frame" not in played else f"{played['ms_per_frame']:.0f}",
+                NOTHING if "pace" not in row else f"{row['pace']['ms_per_frame']:.0f}",
             )
         )
     return Table("Costs", columns, tuple(shown))
+
+
+def _slopes_table(rows: Sequence[Row]) -> Table:
+    """The sign that a bound decays: what its scores gain or lose with age, less the control's."""
+    columns = ["bound"]
+    for kind, words in _MODES:
+        if any(kind in row for row in rows):
+            columns += [f"{words}: answered", "repeated", "log-ppl said"]
+    columns.append("log-ppl of text")
+    shown = []
+    for row in rows:
+        cells = [row["bound"]]
+        for kind, _ in _MODES:
+            if any(kind in other for other in rows):
+                slopes = (row.get(kind) or {}).get("slopes_per_1000_tokens") or {}
+                cells += [_points(slopes.get("lenient")), _points(slopes.get("repeated_trigrams"))]
+                cells.append(_interval(slopes.get("gen_nll"), digits=2))
+        cells.append(_interval((row.get("stream") or {}).get("slope_per_1000_tokens"), digits=3))
+        shown.append(tuple(cells))
+    return Table(
+        "Change per 1000 tokens of age, less that of unbounded (points, nats)", tuple(columns), tuple(shown)
+    )
+
+
+def _stream_table(rows: Sequence[Row]) -> Table:
+    """Perplexity of a text by the age of the session that reads it."""
+    read = [row for row in rows if "stream" in row]
+    columns = ("bound", *(f"{cut['from']:,}-{cut['to']:,}" for cut in read[0]["stream"]["by_age"]))
+    shown = [(row["bound"], *(_interval(cut) for cut in row["stream"]["by_age"])) for row in read]
+    return Table("Perplexity of the text by age in tokens", columns, tuple(shown))
 
 
 def _repeat_table(rows: Sequence[Row]) -> Table:
@@ -102,11 +145,23 @@ def _repeat_table(rows: Sequence[Row]) -> Table:
 
 
 def _interval(of: Row | None, unit: str = "", digits: int = 1) -> str:
+    """A mean with its interval; of a single call, which bounds nothing, the mean alone."""
     if of is None:
         return NOTHING
+    if of["low"] is None or of["high"] is None:
+        return f"{of['mean']:.0f} %" if unit == "%" else f"{of['mean']:.{digits}f}"
     if unit == "%":
         return f"{of['mean']:.0f} [{of['low']:.0f}, {of['high']:.0f}] %"
     return f"{of['mean']:.{digits}f} [{of['low']:.{digits}f}, {of['high']:.{digits}f}]"
+
+
+def _points(of: Row | None) -> str:
+    return _interval(None if of is None else _scaled(of, 100))
+
+
+def _scaled(of: Row, factor: float) -> dict[str, float | None]:
+    # Adding 0 makes a plain 0 of what would read "-0".
+    return {name: None if value is None else factor * value + 0.0 for name, value in of.items()}
 
 
 def _share(of: float | None) -> str:
@@ -120,14 +175,43 @@ def draw_quality(path: Path, results: Row) -> None:
 
     rows = results["rows"]
     modes = [(kind, words) for kind, words in _MODES if any(kind in row for row in rows)]
-    figure = Figure(figsize=(12.0, 4.2 * max(1, len(modes))), layout="constrained")
+    read = [row for row in rows if "stream" in row]
+    lines = len(modes) + bool(read)
+    figure = Figure(figsize=(12.0, 4.2 * max(1, lines)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(max(1, len(modes)), 2, squeeze=False)
-    for (left, right), (kind, words) in zip(panels, modes, strict=True):
+    panels = figure.subplots(max(1, lines), 2, squeeze=False)
+    for (left, right), (kind, words) in zip(panels, modes, strict=False):
         _heat(left, rows, kind, words)
         _ages(right, rows, kind, words)
+    if read:
+        _stream(panels[-1], read)
     figure.suptitle(results["verdict"], wrap=True, fontsize=10)
     figure.savefig(path, dpi=110)
+
+
+def _stream(panels: Sequence[Any], rows: Sequence[Row]) -> None:
+    """Perplexity of the text by age, and over all ages against the unbounded control's."""
+    left, right = panels
+    for number, row in enumerate(rows):
+        ages = row["stream"]["by_age"]
+        look = {"marker": _MARKERS[number % 7], "linestyle": _LINES[number % 4]}
+        left.plot([cut["to"] for cut in ages], [cut["mean"] for cut in ages], label=row["bound"], **look)
+    left.set(title="text: perplexity by age", xlabel="age of the session, tokens", ylabel="perplexity")
+    left.set(xscale="log", yscale="log")
+    left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_formatter("{x:g}")
+    left.grid(alpha=0.3, which="both")
+    left.legend(fontsize=8)
+    paired = [row for row in rows if "ratio" in row["stream"]]
+    ratios = [row["stream"]["ratio"] for row in paired]
+    for place, of in enumerate(ratios):
+        if of["low"] is not None and of["high"] is not None:  # one session bounds nothing
+            right.plot([of["low"], of["high"]], [place, place], color="C0")
+        right.plot([of["mean"]], [place], "o", color="C0")
+    right.set_yticks(range(len(paired)), [row["bound"] for row in paired])
+    right.set(title="text: perplexity over unbounded's", xlabel="ratio, 95 % interval")
+    right.axvline(1.0, color="k", lw=0.8)
+    right.grid(alpha=0.3)
 
 
 def _heat(panel: Any, rows: Sequence[Row], kind: str, words: str) -> None:
@@ -146,7 +230,7 @@ def _heat(panel: Any, rows: Sequence[Row], kind: str, words: str) -> None:
     for row in bounded:
         difference = row[kind].get("lenient_difference")
         if difference:
-            value = -100 * difference["mean"]
+            value = -100 * difference["mean"] + 0.0
             x, y = across.index(row["window"]), up.index(_sinks_of(row))
             lost[y][x] = value
             mark = "" if row[kind]["safe"] else "\nnot safe"
@@ -166,8 +250,8 @@ def _ages(panel: Any, rows: Sequence[Row], kind: str, words: str) -> None:
         panel.plot(
             [age["age_tokens"] for age in ages],
             [100 * age["lenient"] for age in ages],
-            marker="osv^Dx*"[number % 7],
-            linestyle=("-", "--", ":", "-.")[number % 4],
+            marker=_MARKERS[number % 7],
+            linestyle=_LINES[number % 4],
             label=row["bound"],
         )
     panel.set(
