@@ -173,11 +173,7 @@ async def fuzz(events: int, seed: int, alone_s: float = ALONE_S, replay: int | N
             "samples": tally.samples[:: max(1, len(tally.samples) // 50)],
             "before": before,
             "after": facts(server),
-            "growth": {
-                # The first half is the memory of so many calls at a time, which comes once.
-                name: growth_of(tally.samples[len(tally.samples) // 2 :], "events", name)
-                for name in ("gateway_kib", "engine_kib")
-            },
+            "growth": {} if replay is not None else _growth(tally),
             "log": server.log(),
             "witness_alone": asdict(alone),
             "witness_beside": asdict(beside),
@@ -186,6 +182,12 @@ async def fuzz(events: int, seed: int, alone_s: float = ALONE_S, replay: int | N
             "replay": f"python -m evals.chaos.run fuzz --events {events} --seed {seed} --replay CONNECTION",
         }
     return results | {"faults": faults(results)}
+
+
+def _growth(tally: Tally) -> dict[str, dict[str, float] | None]:
+    """Of both processes, per 1,000 events. What many calls at a time take comes once: in the first half."""
+    later = tally.samples[len(tally.samples) // 2 :] if tally.events >= JUDGED else []
+    return {name: growth_of(later, "events", name) for name in ("gateway_kib", "engine_kib")}
 
 
 async def _witnessed(server: Watched, work: Any) -> Seen:

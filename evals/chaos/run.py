@@ -1,6 +1,6 @@
 """A server and what the world does to it: callers that vanish, events of rubbish.
 
-Run:  python -m evals.chaos.run vanish --clients 1000 --seed 0      (about 3 minutes)
+Run:  python -m evals.chaos.run vanish --clients 2000 --seed 0      (about 5 minutes)
       python -m evals.chaos.run fuzz --events 200000 --seed 0
       python -m evals.chaos.run fuzz --seed 0 --replay 17           (one connection of such a run again)
 
@@ -52,8 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("which", choices=("vanish", "fuzz"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for report.json")
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--warm-up", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=2000)
+    parser.add_argument("--warm-up", type=int, default=500)
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--replay", type=int, metavar="N", help="only connection N of a fuzz run")
     parser.add_argument("--quiet-s", type=float, default=vanish.QUIET_S)

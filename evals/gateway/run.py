@@ -5,7 +5,8 @@ largest number of calls whose packets are taken within 20 ms at p99.
 
 Run:  python -m evals.gateway.run                            (search at a period of 2 s; about 4 minutes)
       python -m evals.gateway.run --period 0.08 --calls 256  (one point)
-      python -m evals.gateway.run --gateway-cpu 0 --engine-cpu 1 --caller-cpus 2-15 --processes 8
+      python -m evals.gateway.run --gateway-cpus 0 --engine-cpu 1 --caller-cpus 2-15 --processes 8
+      python -m evals.gateway.run --gateways 4 --gateway-cpus 0-3 --engine-cpu 4 --processes 8
 """
 
 from __future__ import annotations
@@ -46,21 +47,23 @@ STEP = 32  # calls; what the search tells apart
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which cores each process has; None leaves it to the kernel."""
+    """Which cores each process has; None leaves it to the kernel. Gateways have one each, in order."""
 
-    gateway: set[int] | None
+    gateways: set[int] | None
     engine: set[int] | None
     callers: set[int] | None
 
 
 class Server:
-    """A running `metronome serve` and its engine process."""
+    """A running `metronome serve`: its gateways, the first one first, and its engine process."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
         self.url = url.replace("http", "ws", 1) + wire.REALTIME_PATH
         self._pages = url
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        self.gateway, self.engine = process.pid, int(children[0])
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        children = [int(child) for child in listed.split()]
+        (self.engine,) = [child for child in children if _runs(child, "engine_process")]
+        self.gateways = [process.pid, *(child for child in children if _runs(child, "gateway_process"))]
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics without labels, and those of event_bytes by direction."""
@@ -70,10 +73,15 @@ class Server:
         return {s.name + "".join(s.labels.values()): s.value for s in samples}
 
 
+def _runs(process: int, module: str) -> bool:
+    return module in Path(f"/proc/{process}/cmdline").read_text()
+
+
 @contextmanager
-def serving(profile: Path, place: Place) -> Iterator[Server]:
-    """The server, ready for calls, its two processes on their cores."""
+def serving(profile: Path, gateways: int, place: Place) -> Iterator[Server]:
+    """The server, ready for calls, its processes on their cores."""
     command = [sys.executable, "-m", "metronome_cli", "serve", "--profile", str(profile)]
+    command += ["--gateways", str(gateways)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [*command, "--json", "--no-live", "--no-record"], stdout=subprocess.PIPE, stderr=log
@@ -85,8 +93,10 @@ def serving(profile: Path, place: Place) -> Iterator[Server]:
                 log.seek(0)
                 raise MetronomeError(f"the server did not start:\n{log.read().decode()}")
             server = Server(process, json.loads(line)["url"])
-            for number, cores in ((server.gateway, place.gateway), (server.engine, place.engine)):
-                _pin(number, cores)
+            _pin(server.engine, place.engine)
+            cores = sorted(place.gateways or ())
+            for number, gateway in enumerate(server.gateways):
+                _pin(gateway, {cores[number % len(cores)]} if cores else None)
             yield server
         finally:
             process.terminate()
@@ -164,7 +174,7 @@ class Bench:
     def _counts(self) -> dict[str, float]:
         return {
             "at": self._clock.now(),
-            "gateway": cpu_s(self._server.gateway),
+            **{f"gateway {n}": cpu_s(process) for n, process in enumerate(self._server.gateways, 1)},
             "engine": cpu_s(self._server.engine),
             **self._server.metrics(),
         }
@@ -200,7 +210,9 @@ def _verdict(outcomes: list[Outcome], spent: Mapping[str, float]) -> dict[str, A
         "probes": len(lags),
         "callers_late_ms": lateness,
         "callers_cpu_share": [round(outcome.cpu_share, 2) for outcome in outcomes],
-        "gateway_cpu_share": round(spent["gateway"] / seconds, 3),
+        "gateway_cpu_shares": [
+            round(value / seconds, 3) for name, value in spent.items() if name.startswith("gateway ")
+        ],
         "engine_cpu_share": round(spent["engine"] / seconds, 3),
         "tick_due_to_end_ms": _ms(ticks),
         "tick_late_ms_mean": _mean_ms(spent, "metronome_tick_start_lateness_seconds"),
@@ -234,7 +246,7 @@ def search(bench: Bench, first: int, most: int) -> list[dict[str, Any]]:
 
 
 def _show(point: dict[str, Any]) -> None:
-    names = ("calls", "packets_per_s", "lag_ms", "callers_late_ms", "callers_cpu_share", "gateway_cpu_share")
+    names = ("calls", "packets_per_s", "lag_ms", "callers_late_ms", "callers_cpu_share", "gateway_cpu_shares")
     more = ("engine_cpu_share", "tick_due_to_end_ms", "tick_ms_mean", "tick_late_ms_mean", "skipped_beats")
     bad = ("held", "void", "lost", "unanswered", "errors")
     print(" ".join(f"{name}={point[name]}" for name in (*names, *more, *bad)), flush=True)
@@ -258,7 +270,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, help="of callers")
     parser.add_argument("--probes-per-s", type=float, default=200.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--gateway-cpu", type=_cores)
+    parser.add_argument("--gateways", type=int, default=1, help="processes on one port")
+    parser.add_argument("--gateway-cpus", type=_cores, help="one for each gateway")
     parser.add_argument("--engine-cpu", type=_cores)
     parser.add_argument("--caller-cpus", type=_cores)
     parser.add_argument("--out", type=Path, help="folder of report.json")
@@ -267,11 +280,11 @@ def _options() -> argparse.Namespace:
 
 def main() -> None:
     options, clock = _options(), SystemClock()
-    place = Place(options.gateway_cpu, options.engine_cpu, options.caller_cpus)
-    profile = PROFILES[options.period]
-    report = new_report("eval-gateway", load_profile(str(profile)), clock, options.seed)
+    place = Place(options.gateway_cpus, options.engine_cpu, options.caller_cpus)
+    profile, gateways = PROFILES[options.period], {"server.gateways": options.gateways}
+    report = new_report("eval-gateway", load_profile(str(profile), gateways), clock, options.seed)
     load_before = os.getloadavg()[0]
-    with serving(profile, place) as server:
+    with serving(profile, options.gateways, place) as server:
         bench = Bench(server, options, place, clock)
         if options.calls:
             points = [bench.point(calls) for calls in options.calls]

@@ -76,6 +76,7 @@ class ServerSection(_Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8765  # 0: any free port
+    gateways: Annotated[int, Field(ge=1, le=16)] = 1  # processes that share the port and its calls
     max_event_bytes: Count = 1_048_576
     max_pending_s: Seconds = 30.0  # audio a session may have waiting
     reaper_s: Seconds = 2.0  # how often the dead are looked for
@@ -85,7 +86,7 @@ class ServerSection(_Section):
     drain_s: Annotated[float, Field(ge=0)] = 10.0  # after SIGTERM: for calls to end by themselves
     restarts: Annotated[int, Field(ge=0)] = 5  # times in a row that an engine that died is started again
     origins: list[Origin] = []  # pages of other hosts that may call, as "https://app.example.org"; "*": any
-    max_opens_per_s: PerSecond = 500.0  # calls that one gateway lets in
+    max_opens_per_s: PerSecond = 500.0  # calls let in; where there are several gateways each has its share
     max_events_per_s: PerSecond = 1000.0  # a caller who sends more is read more slowly
     mute_s: Seconds = 30.0  # so much sound without a word in answer: the session counts as mute
 

@@ -6,50 +6,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
 import typer
 
 from metronome_cli.cli.load import parse_seconds
 from metronome_cli.cli.load_options import plan_of
-from metronome_cli.cli.local_server import serving
 from metronome_cli.cli.main import main
 from metronome_cli.clock import SystemClock
 from tests.load.fakes import OpenAIServer, served
-
-PROFILE = """
-[model]
-kind = "null"
-mode = "free"
-[beat]
-frame_s = 0.25
-[window]
-window = 64
-sinks = 4
-[admission]
-max_sessions = 2
-"""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    profile = tmp_path_factory.mktemp("server") / "null.toml"
-    profile.write_text(PROFILE)
-    with serving(["--profile", str(profile), "--no-record"]) as url:
-        yield url
-
-
-@pytest.fixture
-def speech(tmp_path: Path) -> Path:
-    folder = tmp_path / "speech"
-    folder.mkdir()
-    soundfile.write(folder / "tone.wav", np.sin(np.arange(48_000) / 20).astype(np.float32), 16_000)
-    return folder
 
 
 @dataclass
@@ -100,8 +68,8 @@ def test_a_run_can_be_shown_and_drawn_again(
 ) -> None:
     runs = tmp_path / "runs"
     done = here("load", server, "--duration", "1s", "--spread", "0s", "--speech", speech, "--out", runs)
-    assert done.returncode == 3  # four calls, of which the server takes two
-    assert "2 max_sessions" in done.stdout
+    assert done.returncode == 3  # four calls, of which the server takes three
+    assert "1 max_sessions" in done.stdout
     [folder] = runs.iterdir()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     for name in ("summary.md", "load.png"):
@@ -112,26 +80,23 @@ def test_a_run_can_be_shown_and_drawn_again(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
-def test_ctrl_c_ends_a_run_early_with_a_whole_report(server: str, speech: Path, tmp_path: Path) -> None:
-    options = [
-        "--sessions",
-        "2",
-        "--duration",
-        "10m",
-        "--speech",
-        str(speech),
-        "--json",
-        "--out",
-        str(tmp_path / "runs"),
-    ]
-    command = [sys.executable, "-m", "metronome_cli", "load", server, "--spread", "0s", *options]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_early_with_a_whole_report(
+    number: signal.Signals, server: str, speech: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    options = ["--sessions", "2", "--duration", "10m", "--spread", "0s", "--speech", str(speech)]
+    command = [sys.executable, "-m", "metronome_cli", "load", server, *options, "--json", "--out", str(runs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for_records(tmp_path / "runs")
-        process.send_signal(signal.SIGINT)
+        wait_for_records(runs)
+        process.send_signal(number)
         report = json.loads(process.communicate()[0])
     assert process.returncode == (0 if report["held"] else 3)
-    assert "ended early" in report["notes"][0]
+    assert report["notes"][0].startswith("interrupted: ended early after")
     assert report["results"]["frames"]["closed"] > 0
+    assert report["results"]["calls"]["done"] == 2  # hung up, not dropped
+    [folder] = runs.iterdir()
+    assert json.loads((folder / "report.json").read_text()) == report
 
 
 def wait_for_records(runs: Path) -> None:

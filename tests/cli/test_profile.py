@@ -61,8 +61,8 @@ def test_check_counts_pinned_sinks_into_the_bound(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[window]\nsinks = 16\n")
     assert (
-        profile("check", str(file)).stdout
-        == "mine: in order. One session needs at most 38 blocks; the pool has 320.\n"
+        profile("check", str(file)).stdout == "mine: in order. Its ears hear speech, its thinker answers. "
+        "One session needs at most 38 blocks; the pool has 320.\n"
     )
 
 
@@ -71,11 +71,56 @@ def test_check_warns_of_a_pool_that_cannot_hold_every_call(tmp_path: Path) -> No
     file.write_text("[pool]\nblocks = 100\n")
     result = profile("check", str(file))
     assert result.exit_code == 0
-    assert result.stderr == (
+    assert result.stderr.endswith(
         "warning: 100 blocks are 2 calls of 37, and admission.max_sessions is 8: calls beyond 2 are refused "
         "as pool_full; use pool.blocks = 296 or more, a smaller window, or admission.max_sessions = 2\n"
     )
-    assert profile("check", "laptop").stderr == ""
+    assert "warning" not in profile("check", "laptop").stderr
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_null_model_is_said_to_be_one(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "beat.toml"
+    file.write_text('[model]\nkind = "null"\nthinker = "/nowhere"\n')  # a null model looks for no weights
+    result = profile(command, str(file))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "A null model, without weights: it says one fixed sentence" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('thinker = "{here}/nowhere"', "nothing is there; give a folder with a config.json and safetensors"),
+        ('thinker = "{here}/mine.toml"', "give a folder with a config.json"),
+        ('thinker = "{here}"', "give a folder with a config.json"),
+        ('ears = "whisper-nowhere"', "nothing is there; give a Whisper .pt file"),
+        ('ears = "{here}"', "give a Whisper .pt file"),
+    ],
+)
+def test_check_refuses_weights_that_are_not_there(tmp_path: Path, line: str, said: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f"[model]\n{line.format(here=tmp_path)}\n")
+    result = profile("check", str(file))
+    assert isinstance(result.exception, ProfileError)
+    assert result.exception.field == f"model.{line.split(maxsplit=1)[0]}"
+    assert said in result.exception.cure
+    assert result.stdout == ""
+
+
+def test_check_names_weights_that_are_still_to_be_fetched(
+    tmp_path: Path, tiny_chat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METRONOME_HOME", str(tmp_path / "empty"))
+    result = profile("check", "laptop")
+    assert result.exit_code == 0
+    assert (
+        "note: whisper-tiny.en is missing; `metronome assets fetch whisper-tiny.en` gets it" in result.stderr
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text(f'[model]\nthinker = "{tiny_chat}"\nears = "openai/whisper-tiny.en"\n')
+    result = profile("check", str(file))
+    assert (result.exit_code, result.stderr.count("note:")) == (0, 1)
+    assert "as a hub id it is fetched" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["check", "show"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -114,15 +115,22 @@ def test_a_missing_asset_is_one_clear_message(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_disk_that_is_full_at_the_end_does_not_cost_the_answer(profile: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["full", "removed"])
+def test_a_run_folder_that_is_lost_at_the_end_does_not_cost_the_answer(
+    profile: Path, tmp_path: Path, lost: str
+) -> None:
     options = ("--profile", profile, "--port", 0, "--out", tmp_path / "runs", "--no-live")
     with started(*options) as process:
         assert process.stderr is not None
         assert "is ready at" in process.stderr.readline()
         (run,) = (tmp_path / "runs").iterdir()
-        (run / "report.json.part").mkdir()  # where it would be written
+        if lost == "full":
+            (run / "report.json.part").mkdir()  # where it would be written
+        else:
+            shutil.rmtree(run)
         process.send_signal(signal.SIGTERM)
         out, said = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "report.json.part" in said
+    assert "Traceback" not in said
     assert "calls" in out

@@ -21,6 +21,16 @@ def test_tokens_belong_to_the_frame_that_the_next_tick_event_closes(told: Any) -
     assert (first.session, second.session) == (4, 4)
 
 
+def test_tokens_of_a_frame_before_ticks_were_told_make_no_later_one_look_fresher(told: Any) -> None:
+    frames = CallFrames(session=4, start=100.0)
+    for at, text in ((100.1, "I "), (100.2, "hear "), (102.5, "you "), (102.7, "now ")):
+        frames.token(at, text)
+    first = frames.close(told.tick(1, tokens_out=2))
+    assert (first.first, first.last, first.tokens_out, first.said) == (102.5, 102.7, 2, "you now ")
+    silent = frames.close(told.tick(2, tokens_out=0))
+    assert (silent.first, silent.said) == (None, "")
+
+
 def test_a_frame_is_due_when_its_last_sample_was_due_on_the_callers_own_clock(told: Any) -> None:
     frames = CallFrames(session=0, start=100.0)
     # The server's clock reads 7000: no figure of the caller's may hang on it.

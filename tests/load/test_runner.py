@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -139,19 +140,34 @@ def processes_naming(text: str) -> list[int]:
     return found
 
 
-def test_the_first_interrupt_ends_the_run_with_all_that_there_is(server: str, clips: list[Clip]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_ends_the_run_with_all_that_there_is(
+    number: signal.Signals, server: str, clips: list[Clip]
+) -> None:
     def interrupt_once_it_speaks(glance: Glance) -> None:
         if glance.fresh_p50_s is not None:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     done = run(Plan(server, 2, 60.0, spread_s=0.25), clips, watch=interrupt_once_it_speaks)
     found = results.summarise(done)
     assert done.stopped
     assert found["elapsed_s"] < 60
     assert found["calls"]["done"] == 2
     assert "ended early" in results.notes(found)[0]
-    assert signal.getsignal(signal.SIGINT) == before
+    assert signal.getsignal(number) == before
+
+
+def test_a_terminal_that_closes_is_nothing_to_a_run_under_nohup(server: str, clips: list[Clip]) -> None:
+    def hang_up(_: Glance) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        done = run(Plan(server, 1, 0.6, spread_s=0.1), clips, watch=hang_up)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not done.stopped
 
 
 def test_what_arrives_is_the_seeded_stream_at_16_khz_with_ticks_asked_for(clips: list[Clip]) -> None:
@@ -268,6 +284,19 @@ def test_callers_talk_and_pause_in_the_measure_that_was_asked_for(clips: list[Cl
     gaps = [len(list(group)) for quiet, group in groupby(silent) if quiet]
     assert len(gaps) >= 4
     assert set(gaps[:-1]) <= {9, 10}  # 200 ms, cut into packets of 20
+
+
+def test_a_run_whose_server_hangs_can_be_ended_all_the_same(clips: list[Clip]) -> None:
+    def interrupt_once_it_dials(glance: Glance) -> None:
+        if 0.3 < glance.elapsed_s < 0.9:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # the kernel takes the call, and nobody ever answers
+        plan = Plan("{}:{}".format(*deaf.getsockname()), 2, 60.0, spread_s=0.1)
+        done = run(plan, clips, watch=interrupt_once_it_dials)
+    assert done.stopped
+    assert done.end - done.start < 10  # it waits up to half a minute for an answer
+    assert [call.fate for call in done.calls] == ["waiting", "waiting"]
 
 
 def test_a_server_that_never_greets_is_no_server_that_serves(

@@ -13,6 +13,7 @@ from metronome_cli.errors import ProfileError
 from metronome_cli.frame import Frame, Prefilled, Refused, Said, Stalled, TickEvent
 from metronome_cli.models.text import TextModel
 from metronome_cli.profile import Profile, Terms, parse_profile
+from metronome_cli.window import Window
 
 SILENCE = np.zeros(0, np.float32)
 
@@ -314,6 +315,7 @@ def test_a_call_may_have_instructions_and_a_window_of_its_own(tiny_chat: Path) -
     own = model.usage().reserved
     model.open(2, seed=0, terms=Terms(window=40, sinks=2, instructions="Be very brief indeed."))
     assert 0 < model.usage().reserved - own < own
+    assert model.policy(2) == Window(40, 2)
     (read,) = [event for event in model.tick([quiet(2)]) if isinstance(event, Prefilled)]
     assert read.tokens_in == len(model._chat.instruct("Be very brief indeed.")) != len(model._chat.header)
 

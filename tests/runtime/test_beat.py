@@ -21,6 +21,7 @@ from metronome_cli.runtime.beat import Beat, TickEngine
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.sessions import Session, Sessions
 from metronome_cli.runtime.ticker import Tick
+from metronome_cli.window import Policy, Unbounded
 
 WORK_S = 0.1  # that every event of the scripted model takes
 
@@ -53,6 +54,9 @@ class Script:
 
     def blocks(self, session: SessionId) -> int:
         return 3 if session in self.open_ones else 0
+
+    def policy(self, session: SessionId) -> Policy:
+        return Unbounded()
 
     def usage(self) -> KvUsage:
         return KvUsage(3 * len(self.open_ones) + self.leaked, 0, 100)

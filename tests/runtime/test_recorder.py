@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,3 +71,19 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     assert len(caplog.messages) == 1
     assert "recording stops" in caplog.messages[0]
     assert list(trace.read_records(tmp_path / "trace.jsonl", trace.TickRecord))
+
+
+def test_a_folder_that_is_removed_under_it_is_told_once_and_ends_the_recording(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    recorder = Recorder(folder, VirtualClock())
+    recorder.tick(tick(0), [frame(0)])
+    shutil.rmtree(folder)
+    with caplog.at_level(logging.ERROR):
+        for number in range(1, 4):
+            recorder.tick(tick(number), [frame(number)])
+    recorder.close()
+    assert caplog.messages == ["recording stops here: the run folder was removed"]
+    assert not folder.exists()

@@ -13,6 +13,7 @@ from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
 from metronome_cli.profile import OWN, Terms
 from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.sessions import MAX_PENDING_CHARACTERS, MAX_PENDING_TEXTS, Session, Sessions
+from metronome_cli.window import Policy, Unbounded
 
 TOO_LARGE, TOO_LARGE_NOW = 1000, 500  # windows
 
@@ -48,6 +49,9 @@ class Lanes:
 
     def blocks(self, session: SessionId) -> int:
         return int(session in self.open_ones)
+
+    def policy(self, session: SessionId) -> Policy:
+        return Unbounded()
 
     def usage(self) -> KvUsage:
         return KvUsage(len(self.open_ones), 0, self.room)

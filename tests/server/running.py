@@ -30,7 +30,8 @@ Event = TypeVar("Event", bound=wire.ServerEvent)
 
 PROFILE = """
 [model]
-kind = "null"
+kind = "{kind}"
+thinker = "{thinker}"
 mode = "{mode}"
 header = "one two three"
 
@@ -58,6 +59,8 @@ idle_s = {idle_s}
 {more}
 """
 DEFAULTS: dict[str, Any] = {
+    "kind": "null",
+    "thinker": "none",
     "mode": "free",
     "frame_s": 0.1,
     "tau": 2,
@@ -73,7 +76,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def write_profile(folder: Path, **values: Any) -> Path:
-    """A null-model profile; `values` replace DEFAULTS."""
+    """A profile, of a null model if nothing else is said; `values` replace DEFAULTS."""
     path = folder / "null.toml"
     path.write_text(PROFILE.format(**DEFAULTS | values))
     return path
@@ -115,9 +118,17 @@ class Server:
     @property
     def engine(self) -> int:
         """Process number of the engine process."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        (number,) = children.read_text().split()
-        return int(number)
+        (number,) = self._children("engine_process")
+        return number
+
+    @property
+    def others(self) -> list[int]:
+        """Process numbers of the gateways beside the first one."""
+        return self._children("gateway_process")
+
+    def _children(self, module: str) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(child) for child in children if module in Path(f"/proc/{child}/cmdline").read_text()]
 
     def health(self) -> tuple[int, dict[str, Any]]:
         try:

@@ -20,6 +20,7 @@ from metronome_cli.server.link import EngineLink
 from metronome_cli.server.realtime import Call
 
 ROOT = Path(__file__).parents[2]
+TOO_SHORT_FOR_MEMORY = (3, ["memory was not judged: the run was too short"])  # and nothing else is wrong
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def storm(*options: str) -> tuple[int, dict[str, Any]]:
 
 def test_of_forty_clients_that_vanish_in_seeded_ways_nothing_is_left() -> None:
     code, results = storm("vanish", "--clients", "40", "--warm-up", "0", "--quiet-s", "0.5", "--seed", "3")
-    assert (code, results["faults"]) == (0, []), results
+    assert (code, results["faults"]) == TOO_SHORT_FOR_MEMORY, results
     assert sum(results["ways"].values()) == 40
     assert len(results["ways"]) >= 8
     assert results["calls"] > 20  # most of them were let in
@@ -47,7 +48,7 @@ def test_of_forty_clients_that_vanish_in_seeded_ways_nothing_is_left() -> None:
 
 def test_eight_hundred_events_of_rubbish_are_each_answered_and_disturb_nobody() -> None:
     code, results = storm("fuzz", "--events", "800", "--quiet-s", "2.5", "--seed", "2")
-    assert (code, results["faults"]) == (0, []), results
+    assert (code, results["faults"]) == TOO_SHORT_FOR_MEMORY, results
     assert results["events"] == 800
     assert results["refused"] > 250
     assert len(results["codes"]) > 8
@@ -57,7 +58,7 @@ def test_eight_hundred_events_of_rubbish_are_each_answered_and_disturb_nobody() 
 def test_the_net_of_a_call_that_is_over_is_given_back_at_once() -> None:
     async def scene() -> None:
         profile = parse_profile("null", {"model": {"kind": "null", "mode": "turn"}})
-        call = Call(EngineLink(profile, None, SystemClock()), profile, SystemClock())
+        call = Call(EngineLink(profile, SystemClock()), profile, SystemClock())
         call._detector.take(np.random.default_rng(0).normal(0, 0.1, 2048).astype(np.float32))
         assert call._detector._net is not None
         call.over()
@@ -144,3 +145,22 @@ def test_the_judge_lets_an_error_of_the_engine_come_late_but_not_for_nothing() -
     good = '{"type": "input_audio_buffer.clear", "event_id": "mine"}'
     assert oracle.judge(good, [late], {"before"}) == []
     assert oracle.judge(good, [late], set())
+
+
+@pytest.mark.usefixtures("evals")
+@pytest.mark.parametrize(
+    ("slope", "fault"),
+    [
+        ({"low": -900.0, "high": 3999.0}, []),
+        ({"low": -900.0, "high": 4000.0}, ["memory may have grown: a longer run would tell"]),
+        ({"low": 4000.0, "high": 5000.0}, ["memory grew"]),
+        (None, ["memory was not judged: the run was too short"]),
+    ],
+)
+def test_memory_is_flat_only_when_no_growth_in_the_interval_reaches_the_limit(
+    slope: dict[str, float] | None, fault: list[str]
+) -> None:
+    from evals.chaos.judged import broken, flat
+
+    fine = {"low": 0.0, "high": 1.0}
+    assert broken(flat({"gateway_kib": slope, "engine_kib": fine}, 4000)) == fault

@@ -35,6 +35,7 @@ class Link:
     def __init__(self, profile: Profile, clock: Clock) -> None:
         self.metrics = Metrics(profile)
         self.upbeat = Upbeat(profile.beat.frame_s, clock)
+        self.mark = ""
         self.sent: list[messages.ToEngine] = []
 
     def send(self, message: messages.ToEngine) -> None:
@@ -65,7 +66,7 @@ class Alone(Call):
 
     def does(self, kind: str, **fields: Any) -> None:
         """The caller says something."""
-        self._reader._heard(json.dumps({"type": kind, **fields}), 0, 0.0)
+        self._reader._heard(self, json.dumps({"type": kind, **fields}), 0, 0.0)
 
     def last(self, kind: type[Event]) -> Event:
         return [event for event in self.said if isinstance(event, kind)][-1]

@@ -132,6 +132,29 @@ def test_an_engine_that_dies_comes_back_and_numbers_its_sessions_on(start: Start
     assert sessions_in(server.folder / "restart-1") == {3}
 
 
+def test_an_engine_that_stood_still_counts_the_beats_it_missed_and_its_calls_go_on(start: Start) -> None:
+    server = start(frame_s=0.05)
+
+    async def scene() -> None:
+        async with call(server) as caller:
+            await caller.ticking()
+            before = await caller.until(wire.TickEvent)
+            os.kill(server.engine, signal.SIGSTOP)
+            for _ in range(25):
+                await caller.say(wire.AudioAppend(audio=bytes(640)))
+                await asyncio.sleep(0.02)
+            os.kill(server.engine, signal.SIGCONT)
+            skipped, heard = 0, 0.0
+            while heard < 500:  # nothing of what came meanwhile is lost
+                after = await caller.until(wire.TickEvent)
+                skipped, heard = skipped + after.skipped, after.audio_end_ms
+            assert skipped >= 5
+            assert after.tick - before.tick == after.frame - before.frame + skipped
+
+    asyncio.run(scene())
+    assert server.stop()[0] == 0
+
+
 def sessions_in(folder: Path) -> set[int]:
     return {frame.session for frame in trace.read_records(folder / "frames.jsonl", trace.FrameRecord)}
 

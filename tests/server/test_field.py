@@ -89,9 +89,7 @@ def test_after_a_minute_of_silence_speech_is_heard_and_answered_as_before(start:
 
 def test_a_cancel_reaches_the_engine_though_nothing_can_be_sent_and_no_late_word_follows() -> None:
     async def scene() -> None:
-        link = EngineLink(
-            parse_profile("null", {"model": {"kind": "null", "mode": "turn"}}), None, SystemClock()
-        )
+        link = EngineLink(parse_profile("null", {"model": {"kind": "null", "mode": "turn"}}), SystemClock())
         cancelled = asyncio.Event()
 
         def asked(message: messages.ToEngine) -> None:
@@ -134,7 +132,7 @@ def test_no_event_is_taken_before_one_that_came_first_and_had_to_wait() -> None:
     """A frame that comes in pieces goes the longer way; what follows it must not overtake it."""
 
     async def scene() -> None:
-        link = EngineLink(parse_profile("null", {"model": {"kind": "null"}}), None, SystemClock())
+        link = EngineLink(parse_profile("null", {"model": {"kind": "null"}}), SystemClock())
         caller = Call(link, link.metrics.profile, SystemClock())
         incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         told: list[dict[str, Any]] = []

@@ -318,6 +318,17 @@ def test_a_session_may_have_terms_of_its_own(turns: Server) -> None:
     asyncio.run(scene())
 
 
+def test_a_window_that_long_instructions_make_smaller_is_told(turns: Server) -> None:
+    async def scene() -> None:
+        async with call(turns) as caller:
+            # 20 pinned words are 4 blocks of 4 more than the profile's 3: they go off its window of 64.
+            assert (await caller.updated(instructions="word " * 20)).session.metronome.window == 48
+            assert (await caller.updated(metronome={"ticks": True})).session.metronome.window == 48
+            assert (await caller.updated(instructions="be brief")).session.metronome.window == 64
+
+    asyncio.run(scene())
+
+
 def test_terms_beyond_the_profile_are_refused_and_the_old_ones_stay(turns: Server) -> None:
     async def scene() -> None:
         async with call(turns) as caller:

@@ -19,7 +19,7 @@ from metronome_cli import wire
 from metronome_cli.profile import Profile, parse_profile
 from metronome_cli.server.exposition import Exposition
 from metronome_cli.server.messages import Beat
-from metronome_cli.server.metrics import BUDGET_CUTS, Metrics, Spread
+from metronome_cli.server.metrics import BUDGET_CUTS, Counts, Metrics, Spread
 from metronome_cli.trace import TickRecord
 
 from .running import PATIENCE_S, Server, call
@@ -107,6 +107,24 @@ def test_a_spread_can_tell_what_came_since_a_copy() -> None:
     spread.add(1.5)
     spread.add(9.0)
     assert spread.since(before).counts == [0, 1, 1]
+
+
+def test_a_gateway_that_died_stays_counted_and_its_calls_are_the_engines_to_count() -> None:
+    metrics = Metrics(profile())
+    metrics.opened, metrics.bytes_in = 2, 10
+    metrics.refused["max_sessions"] += 1
+    metrics.beat(beat(0, sessions=5))
+    metrics.elsewhere[2] = Counts(3, {"max_sessions": 4, "draining": 1}, 100, 7, detached=2, since=1)
+    told = metrics.whole
+    assert told == Counts(5, {"max_sessions": 5, "draining": 1}, 110, 7, detached=2, since=1)
+    assert metrics.live == 6
+    metrics.gateway_lost(2)
+    assert metrics.whole == Counts(5, told.refused, 110, 7)
+    assert (metrics.live, metrics.gateways_lost) == (5, 1)
+    metrics.elsewhere[2] = Counts(1)  # another in its place
+    metrics.gateway_lost(2)
+    metrics.gateway_lost(3)  # one that never said anything
+    assert metrics.whole.opened == 6
 
 
 def test_beats_add_up() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import uvicorn
@@ -19,6 +20,7 @@ from metronome_cli.server.opening import Opening
 from .running import PATIENCE_S
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: here\r\n"
 
 
 @contextlib.asynccontextmanager
@@ -58,6 +60,43 @@ def test_a_request_that_is_never_whole_gives_its_connection_back(begun: bytes) -
             assert await ended(reader) == b""
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("pause_s", [0.05, None])
+def test_a_body_that_never_ends_gives_its_connection_back(pause_s: float | None) -> None:
+    async def scene() -> None:
+        async with connected() as (reader, writer):
+            writer.write(POST + b"Content-Length: 999\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\nMethod Not Allowed")).startswith(b"HTTP/1.1 405")
+            over = asyncio.create_task(ended(reader))
+            while not over.done():  # no drop begins a wait of its own
+                writer.write(b"x")
+                await asyncio.wait({over}, timeout=pause_s)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_body_gone_bad_ends_its_connection_and_is_no_fault_of_ours(
+    answered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        surprises: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: surprises.append(told))
+        async with connected() as (reader, writer):
+            head, no_chunk = POST + b"Transfer-Encoding: chunked\r\n\r\n", b"rubbish\r\n"
+            if answered:
+                writer.write(head)
+                await reader.readuntil(b"\r\n\r\nMethod Not Allowed")
+                writer.write(no_chunk)
+                assert await ended(reader) == b""
+            else:
+                writer.write(head + no_chunk)
+                assert (await ended(reader)).startswith(b"HTTP/1.1 400")
+        assert surprises == []
+
+    asyncio.run(scene())
+    assert [record.exc_info for record in caplog.records if record.exc_info] == []
 
 
 def test_the_second_request_of_a_connection_may_not_take_for_ever_either() -> None:

@@ -12,6 +12,7 @@ from metronome_cli.runtime.sessions import Session, Sessions
 from metronome_cli.server.messages import Beat
 from metronome_cli.server.pulse import Pulse
 from metronome_cli.trace import FrameRecord, TickRecord
+from metronome_cli.window import Policy, Unbounded
 
 MUTE_S = 2.0
 SOUND = np.full(16_000, 0.5, np.float32)
@@ -34,6 +35,9 @@ class Model:
 
     def blocks(self, session: SessionId) -> int:
         return 0
+
+    def policy(self, session: SessionId) -> Policy:
+        return Unbounded()
 
     def usage(self) -> KvUsage:
         return KvUsage(0, 0, 100)

@@ -5,13 +5,14 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metronome_cli import wire
 
-from .running import Caller, Server, call
+from .running import Caller, Server, answered, ask, call
 
 SECOND = bytes(32_000)  # of silence at 16 kHz
 Start = Callable[..., Server]
@@ -262,6 +263,25 @@ def turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running = Server.start(tmp_path_factory.mktemp("turns"), mode="turn", tau=1)
     yield running
     running.kill()
+
+
+def test_a_model_without_ears_says_once_that_it_hears_nothing(start: Start, tiny_chat: Path) -> None:
+    async def talk() -> None:
+        async with call(start(kind="text", thinker=tiny_chat, mode="turn")) as caller:
+            await caller.ticking()
+            for number in range(50):
+                audio = wire.AudioAppend(audio=SECOND[:640], event_id=f"packet-{number}")
+                await caller.say(audio)
+            told = await caller.error()
+            assert (told.code, told.param, told.event_id) == ("unsupported_audio", "audio", "packet-0")
+            assert "conversation.item.create" in told.message
+            while (await caller.until(wire.TickEvent)).audio_end_ms < 1000:
+                pass  # the call goes on, and its time with it
+            await ask(caller)
+            assert (await answered(caller)).status in ("completed", "incomplete")
+            assert sum(isinstance(event, wire.ErrorEvent) for event in caller.seen) == 1
+
+    asyncio.run(talk())
 
 
 def test_a_typed_message_gets_a_reply_that_ends(turns: Server) -> None:

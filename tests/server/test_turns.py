@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -161,6 +162,42 @@ def test_the_net_runs_on_our_own_thread_and_leaves_the_environment_as_it_was() -
     for limit in ({}, {"OMP_THREAD_LIMIT": "7"}):
         env = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")} | limit
         subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
+
+
+MANY_CALLERS = """
+import numpy as np
+from pathlib import Path
+from metronome_cli.server.turns import CHUNK, TurnDetector
+
+sound = np.random.default_rng(0).normal(0, 0.1, CHUNK).astype(np.float32)
+
+def call():
+    detector = TurnDetector()
+    detector.take(sound)
+    return detector
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+sizes = []
+for _ in range(6):
+    calls = [call() for _ in range(80)]
+    sizes.append(resident())
+    for detector in calls:
+        detector.close()
+    sizes.append(resident())
+print(sizes[0], sizes[-2], sizes[-1])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have habits of their own")
+def test_callers_who_come_and_go_take_no_more_memory_and_give_it_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_CALLERS], capture_output=True, text=True, check=True, timeout=60
+    )
+    full, later, after = (int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20 for pages in done.stdout.split())
+    assert later < full + 10
+    assert after < full - 80
 
 
 def test_after_long_silence_a_detector_hears_as_a_new_one_does() -> None:

@@ -17,11 +17,11 @@ from packaging.requirements import Requirement
 
 from ..clock import Clock
 from ..errors import MetronomeError, ProfileError
-from ..models.assets import ASSETS, Asset, cache_folder, condition
+from ..models.assets import ASSETS, HUB_ID, Asset, cache_folder, condition
 from ..profile import Profile
 from ..stats import percentiles
 from .machine import BEAT_S, Machine
-from .profile import pool_problem
+from .profile import pool_problem, weights_of
 
 _GIB = 2**30
 _ROOM_TO_RECORD = _GIB  # a day of eight recorded calls
@@ -72,7 +72,7 @@ def check_machine(machine: Machine, profile: Profile) -> Iterator[Finding]:
 def check_assets(profile: Profile) -> Iterator[Finding]:
     """Each asset, and what else the profile names; without that the profile itself is lost."""
     needed = _assets_of(profile)
-    for name in _names(profile):
+    for name in weights_of(profile).values():
         if name not in ASSETS:
             yield _named(name, profile)
     for asset in ASSETS.values():
@@ -115,7 +115,7 @@ def check_tick(profile: Profile, clock: Clock) -> Finding:
 def _named(name: str, profile: Profile) -> Finding:
     if Path(name).expanduser().exists():
         return Finding(name, "a local path")
-    if "/" in name:
+    if HUB_ID.fullmatch(name):
         return Finding(name, "no path here; as a hub id it is fetched when the profile starts")
     costs = f"the profile {profile.name} does not start"
     return Finding(
@@ -242,14 +242,8 @@ def memory_needed(profile: Profile) -> int:
     return _PROGRAM + sum(asset.size for asset in _assets_of(profile)) + _kv_bytes(profile)
 
 
-def _names(profile: Profile) -> list[str]:
-    """The weights that the profile names."""
-    model = profile.model
-    return {"null": [], "text": [model.thinker], "cascade": [model.thinker, model.ears]}[model.kind]
-
-
 def _assets_of(profile: Profile) -> list[Asset]:
-    return [ASSETS[name] for name in _names(profile) if name in ASSETS]
+    return [ASSETS[name] for name in weights_of(profile).values() if name in ASSETS]
 
 
 def _kv_bytes(profile: Profile) -> int:

@@ -17,6 +17,7 @@ import typer
 from .assets import showing_progress
 from .load import AsJson, Duration, Out, Speech, ended_like_interrupted, read_speech, recording
 from .local_server import serving
+from .profile import weights_of
 from .progress import watching
 from .report import show
 
@@ -222,8 +223,7 @@ def _bring_assets(profile: Profile, speech: str) -> None:
     """Fetch what is missing, after saying so."""
     from ..models.assets import ASSETS, condition, fetch
 
-    wanted = {"cascade": [profile.model.thinker, profile.model.ears], "text": [profile.model.thinker]}
-    names = [name for name in (*wanted.get(profile.model.kind, []), speech) if name in ASSETS]
+    names = [name for name in (*weights_of(profile).values(), speech) if name in ASSETS]
     missing = [name for name in names if condition(ASSETS[name]).state != "have"]
     if missing:
         megabytes = sum(ASSETS[name].size for name in missing) / 1e6

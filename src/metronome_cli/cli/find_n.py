@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import NotMeasured, ProfileError
+from ..errors import MetronomeError, NotMeasured, ProfileError
 from .load import hold, keep, name_of, read_speech, recording_in
 
 if TYPE_CHECKING:
@@ -23,32 +23,59 @@ if TYPE_CHECKING:
     from ..speech import Clip
 
 PLAN = "plan.json"
+INTERRUPTED = "interrupted"
 _SETTLE_S = 1.0  # between two points: the server takes back what the last calls held
 
 
 def search(
     plan: Plan, speech: str, most: int, resume: Path | None, out: Path
-) -> tuple[Report, OSError | None]:
-    """Search from `plan.sessions` up to `most`. NotMeasured when a point cannot be judged."""
+) -> tuple[Report, BaseException | None]:
+    """Search from `plan.sessions` up to `most`; the error says what ended it, or why its folder is not whole.
+
+    Raised instead, and nothing is left behind, when it ended before anything was found.
+    """
     from ..clock import SystemClock
-    from ..load.search import next_n
     from ..report import new_report
 
-    clock = SystemClock()
-    report = new_report("find-n", None, clock, plan.seed)
+    report = new_report("find-n", None, SystemClock(), plan.seed)
     asked, clips = plan.settings() | {"speech": speech, "most": most}, read_speech(speech)
     folder = _begin(plan, asked, resume, out)
-    points = _saved(folder)
+    points, why, end = _saved(folder), "", None
+    try:
+        why = _climb(plan, most, clips, folder, points)
+    except (MetronomeError, KeyboardInterrupt) as error:
+        if not folder.exists():
+            raise
+        why, end = str(error) or INTERRUPTED, error
+    if why:
+        # What cannot be judged needs other settings, and so another search.
+        more = "" if isinstance(end, NotMeasured) else f"; go on with --resume {folder}"
+        report.notes.append(f"{why}{more}")
+    _conclude(report, asked, points, why)
+    report.held = report.held and end is None
+    failure = keep(report, folder)
+    return report, end or failure
+
+
+def _climb(plan: Plan, most: int, clips: list[Clip], folder: Path, points: dict[int, Report]) -> str:
+    """Try one N after another, into `points`. Why that ended before the answer was known, or nothing.
+
+    NotMeasured when a point cannot be judged; its run folder stays.
+    """
+    from ..clock import SystemClock
+    from ..load.search import next_n
+
+    clock = SystemClock()
     while (n := next_n({n: point.held for n, point in points.items()}, plan.sessions, most)) is not None:
         if points:
             clock.wait_until(clock.now() + _SETTLE_S)
         point = _try(replace(plan, sessions=n), clips, folder)
         if point.results["stopped_early"]:
-            report.notes.append(f"ended early, at the user's wish; go on with --resume {folder}")
-            break
+            return INTERRUPTED
+        if unmeasured := _unmeasured(point):
+            raise NotMeasured(f"N = {n} cannot be judged: {'; '.join(point.notes) or unmeasured[0]}")
         points[n] = point
-    _conclude(report, asked, points, whole=n is None)
-    return report, keep(report, folder)
+    return ""
 
 
 def _begin(plan: Plan, asked: dict[str, Any], resume: Path | None, out: Path) -> Path:
@@ -72,11 +99,14 @@ def _begin(plan: Plan, asked: dict[str, Any], resume: Path | None, out: Path) ->
 
 
 def _saved(folder: Path) -> dict[int, Report]:
-    """The points that were measured to their end."""
+    """The points that were measured to their end, and judged."""
     from ..report import read_report
 
     done = sorted(path.parent for path in folder.glob("n-*/report.json"))
-    return {int(point.name.removeprefix("n-")): read_report(point) for point in done}
+    found = {int(point.name.removeprefix("n-")): read_report(point) for point in done}
+    return {
+        n: point for n, point in found.items() if not (point.results["stopped_early"] or _unmeasured(point))
+    }
 
 
 def _try(plan: Plan, clips: list[Clip], search: Path) -> Report:
@@ -84,45 +114,53 @@ def _try(plan: Plan, clips: list[Clip], search: Path) -> Report:
     from ..load.saturation import doomed
 
     folder = search / f"n-{plan.sessions:04}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a point that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # of a point that was not measured to its end
     folder.mkdir()
     try:
         with recording_in(folder) as recorder:
-            report, run = hold(plan, clips, recorder, doomed)
-        if not (run.doomed or run.stopped):
-            _check_measured(plan.sessions, report)
+            report, _ = hold(plan, clips, recorder, doomed)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         if [path.name for path in search.iterdir()] == [PLAN]:
             shutil.rmtree(search)  # nothing was found: nothing to go on with
         raise
-    if not run.stopped:
-        keep(report, folder)
-        typer.echo(f"N = {plan.sessions}: {'holds' if report.held else _missed(report)}", err=True)
+    keep(report, folder)
+    typer.echo(f"N = {plan.sessions}: {_in_words(report)}", err=True)
     return report
 
 
-def _check_measured(n: int, point: Report) -> None:
-    unmeasured = [row["name"] for row in point.results["limits"] if row["held"] is None]
-    if unmeasured:
-        raise NotMeasured(f"N = {n} cannot be judged: {'; '.join(point.notes) or unmeasured[0]}")
+def _unmeasured(point: Report) -> list[str]:
+    """Limits that say nothing about a point; one that was lost early is judged by that alone."""
+    if point.results["doomed"]:
+        return []
+    return [row["name"] for row in point.results["limits"] if row["held"] is None]
 
 
-def _conclude(report: Report, asked: dict[str, Any], points: dict[int, Report], whole: bool) -> None:
+def _in_words(point: Report) -> str:
+    if point.results["stopped_early"]:
+        return INTERRUPTED
+    if _unmeasured(point):
+        return "cannot be judged"
+    return "holds" if point.held else _missed(point)
+
+
+def _conclude(report: Report, asked: dict[str, Any], points: dict[int, Report], why: str) -> None:
+    """Fill in what was found; `why` says what ended the search before its end."""
     from ..load.search import largest
 
     n = largest({n: point.held for n, point in points.items()})
     rows = [_row(number, point) for number, point in sorted(points.items())]
     next_up = next((row for row in rows if row["n"] > n), None)
-    why = f"; {next_up['n']} calls: {next_up['why']}" if next_up else ""
-    more = why if whole else " (not searched to the end)"
-    at_least = "at least " if n == asked["most"] or not whole else ""
-    none = "no number of calls holds" if rows else "no number of calls was tried"
+    lost = f"; {next_up['n']} calls: {next_up['why']}" if next_up else ""
+    more = " (not searched to the end)" if why else lost
+    at_least = "at least " if n == asked["most"] or why else ""
+    none = "no number of calls holds" if rows else "no number of calls was judged"
     report.results = {
         "offered": asked,
         "n": n,
         "budget_s": next((row["budget_s"] for row in rows if row["budget_s"]), None),
         "points": rows,
+        "ended_early": why,
         "verdict": f"N = {at_least}{n}{more}" if n else f"{none}{more}",
     }
     report.held = n > 0

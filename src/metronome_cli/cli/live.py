@@ -78,9 +78,10 @@ class Board:
     def _calls(self) -> tuple[str, str, str]:
         metrics = self._metrics
         mute = metrics.latest.mute if metrics.latest else 0
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dict(metrics.refused).items())
+        whole = metrics.whole
+        reasons = ", ".join(f"{count} {reason}" for reason, count in whole.refused.items())
         places = f"{metrics.live} live, {metrics.free} free"
-        return "calls", places, f"{mute} mute, {metrics.detached} detached, refused: {reasons or 'none'}"
+        return "calls", places, f"{mute} mute, {whole.detached} detached, refused: {reasons or 'none'}"
 
     def _frames(self) -> tuple[str, str, str]:
         metrics = self._metrics

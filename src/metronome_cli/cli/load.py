@@ -156,13 +156,19 @@ def read_speech(name: str) -> list[Clip]:
 
 @contextmanager
 def ended_like_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP (a closed terminal) unwind as Ctrl-C does: no server left behind, nothing lost."""
-    ends = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(end, signal.default_int_handler) for end in ends]
+    """SIGTERM and SIGHUP (a closed terminal) unwind as Ctrl-C does: no server left behind, nothing lost.
+
+    Calls in progress are ended in order instead, with a report of what was measured (load/runner.py).
+    """
+    before = {end: signal.getsignal(end) for end in (signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]  # nohup: a closed terminal is not to end the run
+    for end in before:
+        signal.signal(end, signal.default_int_handler)
     try:
         yield
     finally:
-        for end, handler in zip(ends, before, strict=True):
+        for end, handler in before.items():
             signal.signal(end, handler)
 
 

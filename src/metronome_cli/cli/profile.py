@@ -7,9 +7,13 @@ Ignores: what the fields mean; profile.py checks them.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ..errors import ProfileError
 
 if TYPE_CHECKING:
     from ..profile import Profile
@@ -20,6 +24,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 NameOrPath = Annotated[
     str, typer.Argument(metavar="NAME", help="A built-in profile, or a path ending in .toml.")
 ]
+
+_KINDS = {
+    "cascade": "Its ears hear speech, its thinker answers.",
+    "text": "It answers typed messages; without ears it cannot hear audio.",
+    "null": "A null model, without weights: it says one fixed sentence, to measure all but a model.",
+}
+# What each field may hold beside an asset's name and a hub id, and how it is known at a glance.
+_CHECKPOINTS: dict[str, tuple[str, Callable[[Path], bool]]] = {
+    "model.thinker": (
+        "a folder with a config.json and safetensors",
+        lambda path: (path / "config.json").is_file(),
+    ),
+    "model.ears": (
+        "a Whisper .pt file, or a folder that holds one",
+        lambda path: path.is_file() or len(list(path.glob("*.pt"))) == 1,
+    ),
+}
 
 
 @app.command(name="list")
@@ -42,7 +63,7 @@ def list_profiles(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: NameOrPath, as_json: AsJson = False) -> None:
-    """Show every value of a profile, defaults included, and the blocks that one session can need.
+    """Show every value of a profile, what its model is, and the blocks that one session can need.
 
     \b
     Examples:
@@ -56,12 +77,14 @@ def show(name: NameOrPath, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(profile.model_dump() | {"session_blocks": profile.session_blocks(0)}))
         return
     _print_table(("field", "value"), list(_values(profile.model_dump())))
-    typer.echo(_room(profile))
+    typer.echo(f"{_KINDS[profile.model.kind]} {_room(profile)}")
 
 
 @app.command()
 def check(name: NameOrPath) -> None:
     """Check a profile: exit code 0 when it can work, 2 with the reason when it cannot.
+
+    Weights are looked for and not loaded; those that have not been fetched yet are named.
 
     \b
     Examples:
@@ -71,7 +94,10 @@ def check(name: NameOrPath) -> None:
     from ..profile import load_profile
 
     profile = load_profile(name)
-    typer.echo(f"{profile.name}: in order. {_room(profile)}")
+    missing = list(_missing(profile))
+    typer.echo(f"{profile.name}: in order. {_KINDS[profile.model.kind]} {_room(profile)}")
+    for said in missing:
+        typer.echo(f"note: {said}", err=True)
     if problem := pool_problem(profile):
         typer.echo("warning: {}: {}; use {}".format(*problem), err=True)
 
@@ -85,6 +111,34 @@ def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
     found = f"{profile.pool.blocks} blocks are {room} calls of {bound}, and admission.max_sessions is {calls}"
     mend = f"pool.blocks = {bound * calls} or more, a smaller window, or admission.max_sessions = {room}"
     return found, f"calls beyond {room} are refused as pool_full", mend
+
+
+def weights_of(profile: Profile) -> dict[str, str]:
+    """The fields that name the weights which a profile needs, and what is in them."""
+    fields = {"null": (), "text": ("thinker",), "cascade": ("thinker", "ears")}[profile.model.kind]
+    return {f"model.{field}": getattr(profile.model, field) for field in fields}
+
+
+def _missing(profile: Profile) -> Iterator[str]:
+    """Weights that are still to be fetched, a sentence each. ProfileError for such as cannot be had."""
+    from ..models.assets import ASSETS, HUB_ID, condition
+
+    for field, name in weights_of(profile).items():
+        path, (wanted, holds) = Path(name).expanduser(), _CHECKPOINTS[field]
+        if name in ASSETS:
+            state = condition(ASSETS[name]).state
+            if state != "have":
+                yield f"{name} is {state}; `metronome assets fetch {name}` gets it"
+        elif path.exists():
+            if not holds(path):
+                raise ProfileError(field, name, f"give {wanted}")
+        elif HUB_ID.fullmatch(name):
+            yield f"{name} is no path here; as a hub id it is fetched when the profile starts"
+        else:
+            cure = (
+                f"nothing is there; give {wanted}, a hub id (org/name), or a name of `metronome assets list`"
+            )
+            raise ProfileError(field, name, cure)
 
 
 def _values(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -36,6 +36,9 @@ def serve(
     profile: Annotated[str, typer.Option(help="A built-in profile, or a path ending in .toml.")] = "laptop",
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
+    gateways: Annotated[
+        int | None, typer.Option(help="Processes that share the port, for many calls.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Retention: window, unbounded or recycle.")] = None,
     window: Annotated[str | None, typer.Option(help='W in tokens, or in seconds as "20 s".')] = None,
     sinks: Annotated[str | None, typer.Option(help='S in tokens, or "header".')] = None,
@@ -66,6 +69,7 @@ def serve(
     asked = {
         "server.host": host,
         "server.port": port,
+        "server.gateways": gateways,
         "window.policy": policy,
         "window.window": _number(window),
         "window.sinks": _number(sinks),
@@ -91,7 +95,7 @@ def serve(
 def _run(
     profile: Profile, out: Path | None, live: bool, as_json: bool, keys: tuple[str, ...]
 ) -> tuple[Report, OSError | None]:
-    """Serve until stopped; the report's `held` is whether the engine lived to the end.
+    """Serve until stopped; the report's `held` is whether the engine and all gateways lived to the end.
 
     The error says why the report could not be saved: a full disk must not cost the answer.
     """
@@ -104,7 +108,8 @@ def _run(
     from .live import watching
 
     clock = SystemClock()
-    with gateway.listen(profile.server.host, profile.server.port) as listener:
+    server = profile.server
+    with gateway.listen(server.host, server.port, server.gateways) as listener:
         url = gateway.url_of(listener)
         warn_if_exposed(listener.getsockname()[0], keys)
         folder = run_folder(out, "serve", profile.name, clock) if out else None
@@ -119,11 +124,11 @@ def _run(
                 with asyncio.Runner(loop_factory=gateway.new_loop) as runner:
                     link = runner.run(gateway.serve(profile, listener, folder, clock, up, keys))
             finally:
-                _drop_if_empty(folder)
-    report.held = link.deaths == 0
+                dropped = _drop_if_empty(folder)
+    report.held = link.deaths == 0 == link.metrics.gateways_lost
     report.results = {"url": url, **link.metrics.summary()}
     try:
-        if folder and folder.exists():
+        if folder and not dropped:
             report.save(folder)
     except OSError as error:
         return report, error
@@ -149,10 +154,12 @@ def _announce(profile: Profile, url: str, folder: Path | None, as_json: bool) ->
         typer.echo(json.dumps({"url": url, "run": str(folder) if folder else None}))
 
 
-def _drop_if_empty(folder: Path | None) -> None:
-    """A server that never came up leaves no folder behind."""
-    if folder and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+def _drop_if_empty(folder: Path | None) -> bool:
+    """A server that never came up leaves no folder behind; whether this was one."""
+    if folder is None or not folder.is_dir() or any(folder.iterdir()):
+        return False
+    folder.rmdir()
+    return True
 
 
 def _number(text: str | None) -> int | str | None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection
@@ -25,6 +27,8 @@ GREETING_S = 10.0  # how long an open line may stay mute: some servers take one 
 _FAIR_S = 1.0  # a server must be given this long before its silence says anything
 _CANCEL_AFTER_S = (0.05, 0.5)  # from a reply's first token to its cancel: within a word or two
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -39,7 +43,9 @@ class Target:
 async def hold(call: Call, target: Target, clock: Clock, until: float, stop: asyncio.Event) -> None:
     """Hold `call` until `until` or until `stop` is set; how it ended is in its `fate`, never raised."""
     try:
-        line = await dial(target.address, target.api_key)
+        line = await _unless(stop, dial(target.address, target.api_key))
+        if line is None:
+            return
         if isinstance(line, TurnedAway):
             call.fate, call.why = "refused", line.reason
             return
@@ -58,7 +64,7 @@ async def _answered(
     patience = max(0.0, min(GREETING_S, until - clock.now()))
     try:
         async with asyncio.timeout(patience):
-            first = await line.recv()
+            first = await _unless(stop, line.recv())
     except TimeoutError:
         if patience >= min(GREETING_S, _FAIR_S):  # else the run was over before anybody could answer
             call.fate, call.why = "refused", "no_greeting"
@@ -66,11 +72,24 @@ async def _answered(
     except ConnectionClosed:
         call.fate, call.why = "refused", _goodbye(line)
         return
+    if first is None:
+        return
     call.protocol = recognise(target.protocol, target.address, first)
     caller = _Caller(call, line, tongue(call.protocol, target.model), clock)
     caller.heed(first)
     call.begun.set()
     await caller.talk(until, stop)
+
+
+async def _unless(stop: asyncio.Event, wait: Coroutine[Any, Any, _T]) -> _T | None:
+    """What `wait` comes to; None when the run is to end before that."""
+    tasks = work, stopped = asyncio.create_task(wait), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return work.result() if work.done() else None
+    finally:
+        work.cancel()
+        stopped.cancel()
 
 
 class _Caller:

@@ -51,7 +51,9 @@ class CallFrames:
 
     def close(self, event: TickEvent) -> FrameRecord:
         """The frame that `event` closes."""
-        arrived = self.tokens[self._open :]
+        # Ticks are asked for once the call has begun: a frame before that leaves its tokens here.
+        fresh = max(self._open, len(self.tokens) - event.tokens_out)
+        arrived = self.tokens[fresh:]
         record = FrameRecord(
             session=self._session,
             age_s=event.audio_end_ms / 1000,
@@ -67,7 +69,7 @@ class CallFrames:
             stalled=event.stalled,
             speaking=event.speaking,
             heard=event.heard,
-            said="".join(self._said),
+            said="".join(self._said[fresh - self._open :]),
             lag=self._lag_of(event.audio_end_ms / 1000),
             arm=self._arm,
         )

@@ -111,7 +111,7 @@ def notes(found: dict[str, Any]) -> list[str]:
 def _ends(found: dict[str, Any]) -> list[str]:
     elapsed = f"ended early after {found['elapsed_s']:.1f} s"
     if found["stopped_early"]:
-        return [f"{elapsed}, at the user's wish"]
+        return [f"interrupted: {elapsed}"]
     if found["doomed"]:
         return [f"{elapsed}: {found['doomed']}"]
     late = found["offered"]["sessions"] - found["calls"]["dialled"]

@@ -38,6 +38,7 @@ _REDIAL_S = {"done": 0.0, "vanished": 0.1}
 _REDIAL_FAILED_S = 1.0
 _LEAST_S = 0.2  # a call that would end sooner says nothing and is not made
 _RECENT = 200  # frames that the progress line looks back on
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Doomed = Callable[["Run", float], str | None]  # why a run cannot come out well any more, at a time; or None
 
@@ -78,7 +79,7 @@ def run_load(
     watch: Callable[[Glance], None] | None = None,
     doomed: Doomed | None = None,
 ) -> Run:
-    """Hold all calls of `plan` to their end; Ctrl-C, or a reason from `doomed`, ends them early.
+    """Hold all calls of `plan` to their end; Ctrl-C, SIGTERM, or a reason from `doomed`, ends them early.
 
     TargetUnreachable when no call gets through.
     """
@@ -196,16 +197,25 @@ class _Desk:
 
 @contextmanager
 def _interruptible(stop: asyncio.Event) -> Iterator[asyncio.Event]:
-    """The first Ctrl-C sets `stop`, and the event this gives; a second one interrupts as usual."""
+    """The first of _ENDS sets `stop`, and the event this gives; a second does what it did before."""
     loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
+    before = {end: signal.getsignal(end) for end in _ENDS}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]  # nohup: a closed terminal is not to end the run
 
     def ask_to_stop() -> None:
         interrupted.set()
         stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
+        give_back()
 
-    loop.add_signal_handler(signal.SIGINT, ask_to_stop)
+    def give_back() -> None:
+        for end, handler in before.items():
+            if loop.remove_signal_handler(end):
+                signal.signal(end, handler)
+
+    for end in before:
+        loop.add_signal_handler(end, ask_to_stop)
     try:
         yield interrupted
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        give_back()

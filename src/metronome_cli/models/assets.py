@@ -28,6 +28,7 @@ from .sources import bytes_under, download, file_sha256, missing_client, run, un
 
 __all__ = [
     "ASSETS",
+    "HUB_ID",
     "Asset",
     "Condition",
     "Fetched",
@@ -40,7 +41,7 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # org/name
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 
 
@@ -114,7 +115,7 @@ def locate(name_or_path: str) -> Path:
         return _folder(asset)
     if (path := Path(name_or_path).expanduser()).exists():
         return path
-    if _HUB_ID.fullmatch(name_or_path):
+    if HUB_ID.fullmatch(name_or_path):
         return _hub_snapshot(name_or_path)
     raise AssetError(f"{name_or_path!r} is no path here and no hub id (org/name), and no asset: {_names()}")
 

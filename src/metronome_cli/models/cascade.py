@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ..frame import Frame, KvUsage, Prefilled, Refused, SessionId, TickEvent
 from ..profile import OWN, Profile, Terms
+from ..window import Policy
 from .assets import locate
 from .ears import Ears, Heard, Listening
 from .text import TextModel
@@ -80,6 +81,9 @@ class Cascade:
 
     def blocks(self, session: SessionId) -> int:
         return self._text.blocks(session)
+
+    def policy(self, session: SessionId) -> Policy:
+        return self._text.policy(session)
 
     def usage(self) -> KvUsage:
         return self._text.usage()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..engine.blocks import BlockPool, Lane
 from ..frame import HEARING_RATE, Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import OWN, Profile, Terms
-from ..window import Recycle
+from ..window import Policy, Recycle
 
 HEARD_PER_S = 3  # tokens that a second of audio becomes: about the pace of spoken English
 REPLY = ("I ", "hear ", "nothing, ", "but ", "I ", "keep ", "the ", "beat.")
@@ -83,6 +83,9 @@ class NullModel:
     def blocks(self, session: SessionId) -> int:
         call = self._calls.get(session)
         return call.lane.held if call else 0
+
+    def policy(self, session: SessionId) -> Policy:
+        return self._calls[session].lane.policy
 
     def usage(self) -> KvUsage:
         pool = self._pool

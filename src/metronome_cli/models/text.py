@@ -20,6 +20,7 @@ from ..engine.sampling import Sampling
 from ..engine.weights import load_decoder
 from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import OWN, Profile, Terms
+from ..window import Policy
 from .assets import locate
 from .chat import After, Chat, Stream
 
@@ -42,6 +43,7 @@ class _Talk:
 
     session: SessionId
     engine_session: int
+    policy: Policy
     inbox: list[int]  # ids to append before it may speak
     beginning: list[int]  # the same before anything was said
     stream: Stream
@@ -96,6 +98,7 @@ class TextModel:
         self._talks[session] = _Talk(
             session,
             number,
+            policy,
             inbox=list(beginning),
             beginning=beginning,
             stream=self._chat.stream(),
@@ -127,6 +130,9 @@ class TextModel:
     def blocks(self, session: SessionId) -> int:
         talk = self._talks.get(session)
         return self._engine.held(talk.engine_session) if talk else 0
+
+    def policy(self, session: SessionId) -> Policy:
+        return self._talks[session].policy
 
     def usage(self) -> KvUsage:
         pool = self._engine.pool

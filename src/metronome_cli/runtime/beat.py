@@ -24,6 +24,7 @@ from ..frame import (
 )
 from ..profile import OWN, Terms
 from ..trace import FrameRecord, TickRecord
+from ..window import Policy
 from .recorder import Recorder
 from .sessions import Session, Sessions
 from .ticker import Tick
@@ -54,6 +55,10 @@ class TickEngine(Protocol):
 
     def blocks(self, session: SessionId) -> int:
         """Blocks that the session holds."""
+        ...
+
+    def policy(self, session: SessionId) -> Policy:
+        """The retention that an open session is held on; long instructions take from its window."""
         ...
 
     def usage(self) -> KvUsage:

@@ -7,6 +7,7 @@ Ignores: what is in a record.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -41,6 +42,8 @@ class Recorder:
             write_line(trace_file, tick)
             frames_file.flush()
             trace_file.flush()
+            if not os.fstat(trace_file.fileno()).st_nlink:
+                raise FileNotFoundError("the run folder was removed")
         except OSError as error:  # a full disk must not end the calls
             _log.error("recording stops here: %s", error)
             self._files = None

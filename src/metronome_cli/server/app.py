@@ -61,7 +61,8 @@ def create_app(
 
     routes = [Route(wire.HEALTH_PATH, health), WebSocketRoute(wire.REALTIME_PATH, realtime)]
     limits = profile.server
-    rules = Rules(keys, tuple(limits.origins), limits.max_opens_per_s)
+    # Nobody counts for all gateways: each lets in its share.
+    rules = Rules(keys, tuple(limits.origins), limits.max_opens_per_s / limits.gateways)
     door = Middleware(Door, rules=rules, clock=clock, refused=link.metrics.refused)
     return Starlette(routes=[*routes, *status_routes(link, link.began)], middleware=[door])
 

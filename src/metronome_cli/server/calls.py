@@ -68,6 +68,12 @@ class Calls:
             call.hang_up("server_draining", why)
         await self._until_none_left(_LAST_EVENTS_S)
 
+    def close(self) -> None:
+        """The server is over: nobody is let in or waited for any more."""
+        self._link.draining = True
+        for call in self._graces:
+            call.ended.set()
+
     def _lost(self, call: Call) -> None:
         """A connection is gone, and its call with it unless the caller may come back."""
         self._connected.discard(call)

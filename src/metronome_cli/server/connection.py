@@ -126,13 +126,18 @@ class Connection(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         self.scope["extensions"][_EXTENSION] = {"connection": self}
-        await super().run_asgi()
+        try:
+            await super().run_asgi()
+        finally:
+            # A connection that holds itself would wait for the garbage collector, with all that came over it.
+            del self.scope["extensions"][_EXTENSION]
 
     def connection_lost(self, exc: Exception | None) -> None:
         # uvicorn says 1005 of a connection that broke off: the same as of a goodbye that gives no code.
         self.handshake_complete = False
         self._later = b""
         super().connection_lost(exc)
+        self.conn.parser.close()  # it waits for the rest of a frame, and holds the protocol that holds it
 
     async def send(self, message: Any) -> None:
         # A caller who vanished, a broken frame or a ping without answer has closed the connection, and the

@@ -8,6 +8,7 @@ Run as a module it reads a Setup from standard input; server/engine_life.py star
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
@@ -47,6 +48,10 @@ def main() -> None:
         except MetronomeError as error:
             _report(socket, error)
             sys.exit(error.exit_code)
+        # What is there now stays. A garbage collector that looked through it again would stop the beat for
+        # half a second: so many objects come with a model's libraries.
+        gc.collect()
+        gc.freeze()
         # Not before: a model that loads is ended at once, since nothing of it is to be kept.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with closing(recorder):
@@ -84,10 +89,12 @@ def _recorder(setup: messages.Setup, clock: Clock) -> Recorder:
 
 
 def _report(socket: zmq.Socket[bytes], error: MetronomeError) -> None:
-    """Tell the gateway that started us why there will be no engine."""
-    if socket.poll(_HELLO_MS):
-        gateway, _ = socket.recv_multipart()
+    """Tell the gateway that started us, and others that said hello, why there will be no engine."""
+    patience_ms = _HELLO_MS
+    while socket.poll(patience_ms):
+        gateway, *_ = socket.recv_multipart()
         socket.send_multipart([gateway, messages.pack(messages.Failed(str(error), error.exit_code))])
+        patience_ms = 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The counts of a gateway under Prometheus' names: what /metrics says.
+"""The counts of a server under Prometheus' names: what /metrics says.
 
 Knows:   names, units, labels and help of every metric; docs/metrics.md is the same list for readers.
 Ignores: how anything is counted, HTTP.
@@ -25,7 +25,7 @@ from .metrics import Metrics, Spread
 
 
 class Exposition(Collector):
-    """One gateway's page. `is_ready` says whether new calls are taken."""
+    """The page. `is_ready` says whether new calls are taken."""
 
     def __init__(self, metrics: Metrics, is_ready: Callable[[], bool]) -> None:
         self._metrics = metrics
@@ -46,25 +46,28 @@ class Exposition(Collector):
         yield from self._pool()
 
     def _server(self) -> Iterator[Metric]:
-        profile, restarts = self._metrics.profile, self._metrics.engine_restarts
+        metrics, profile = self._metrics, self._metrics.profile
+        restarts, lost = metrics.engine_restarts, metrics.gateways_lost
         build = {"version": metadata.version("metronome-cli"), "profile": profile.name}
         yield InfoMetricFamily("metronome_build", "What runs here.", value=build)
         yield _gauge("ready", "1 while new calls are taken.", self._is_ready())
         yield _gauge("frame_seconds", "The period of the beat: what a tick may take.", profile.beat.frame_s)
         yield _count("engine_restarts", "Times that the engine process was started again.", restarts)
+        yield _count("gateways_lost", "Gateway processes that died, their calls with them.", lost)
 
     def _calls(self) -> Iterator[Metric]:
         metrics, most = self._metrics, self._metrics.profile.admission.max_sessions
+        whole = metrics.whole
         mute = metrics.latest.mute if metrics.latest else 0
-        sessions = {"connected": max(0, metrics.live - metrics.detached), "detached": metrics.detached}
-        traffic = {"in": metrics.bytes_in, "out": metrics.bytes_out}
+        sessions = {"connected": max(0, metrics.live - whole.detached), "detached": whole.detached}
+        traffic = {"in": whole.bytes_in, "out": whole.bytes_out}
         yield _gauges("sessions", "Sessions of the engine, by their caller's connection.", "state", sessions)
         yield _gauge("max_sessions", "Most sessions at a time.", most)
         yield _gauge("free_calls", "Calls that would be let in now.", metrics.free if self._is_ready() else 0)
         yield _gauge("mute_sessions", "Sessions that are spoken to and say nothing.", mute)
         yield _count("fell_mute", "Sessions that were ever mute.", metrics.fell_mute)
-        yield _count("calls", "Calls let in.", metrics.opened)
-        yield _counts("refusals", "Calls turned away.", "reason", metrics.refused)
+        yield _count("calls", "Calls let in.", whole.opened)
+        yield _counts("refusals", "Calls turned away.", "reason", whole.refused)
         yield _counts("event_bytes", "Bytes of events from and to callers.", "direction", traffic)
 
     def _frames(self) -> Iterator[Metric]:

@@ -26,6 +26,7 @@ from ..runtime.recorder import Recorder
 from ..runtime.sessions import Session, Sessions
 from ..runtime.ticker import Ticker
 from ..trace import FrameRecord, TickRecord
+from ..window import Window
 from ..wire import TickEvent
 from . import messages
 from .pulse import Pulse
@@ -248,7 +249,9 @@ class Host:
             self._sessions.settle(session, terms)
         except ProfileError as error:
             raise unmet(error, terms) from None
-        self._tell(session.id, messages.Settled(session.id))
+        policy = self._engine.policy(session.id)
+        window = policy.window if isinstance(policy, Window) else None
+        self._tell(session.id, messages.Settled(session.id, window))
 
     def _close(self, session: SessionId) -> None:
         self._sessions.close(session)

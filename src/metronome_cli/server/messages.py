@@ -17,7 +17,7 @@ from ..frame import SessionId
 from ..trace import TickRecord
 from ..wire import TickEvent
 
-PROTOCOL = 3  # raised whenever a message below changes
+PROTOCOL = 4  # raised whenever a message below changes
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -184,9 +184,10 @@ class ReplyLost(_Message, frozen=True):
 
 
 class Settled(_Message, frozen=True):
-    """The session's terms hold."""
+    """The session's terms hold. `window` in tokens: what the instructions leave of the one asked for."""
 
     session: SessionId
+    window: int | None = None
 
 
 class FrameDone(_Message, frozen=True):

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from ..profile import Profile
 from .messages import Beat
 
@@ -70,19 +72,47 @@ class Spread:
         return {name: value for name, value in found.items() if value is not None} or None
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """What the callers of one gateway did, or of several."""
+
+    opened: int = 0  # calls let in
+    refused: dict[str, int] = {}  # by reason
+    bytes_in: int = 0  # of events, as they come
+    bytes_out: int = 0
+    detached: int = 0  # calls kept at this moment for callers who lost their connection
+    since: int = 0  # calls let in, less those over, since the latest beat
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.opened + other.opened,
+            dict(Counter(self.refused) + Counter(other.refused)),
+            self.bytes_in + other.bytes_in,
+            self.bytes_out + other.bytes_out,
+            self.detached + other.detached,
+            self.since + other.since,
+        )
+
+
 class Metrics:
-    """All counts of one gateway. Whoever sees something happen adds to a field here."""
+    """All counts of one gateway. Whoever sees something happen adds to a field here.
+
+    Where there are several gateways, the first one is told of the others' counts: `whole` adds them up.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         frame_s = profile.beat.frame_s
-        # What callers do.
-        self.opened = 0  # calls let in
+        # What callers do; see Counts.
+        self.opened = 0
         self.closed = 0  # of them, over
-        self.refused: Counter[str] = Counter()  # by reason
-        self.detached = 0  # calls kept at this moment for callers who lost their connection
-        self.bytes_in = 0  # of events, as they come
+        self.refused: Counter[str] = Counter()
+        self.detached = 0
+        self.bytes_in = 0
         self.bytes_out = 0
+        # What is known of other gateways.
+        self.elsewhere: dict[int, Counts] = {}
+        self.gateways_lost = 0  # processes that died
+        self._before = Counts()  # of those
         # What the engine does.
         self.engine_restarts = 0
         self.ticks = self.skipped = self.frames = self.speaking = self.empty = self.stalled = 0
@@ -125,23 +155,42 @@ class Metrics:
         self.engine_restarts += 1
         self.latest, self._held = None, self.opened - self.closed
 
+    def gateway_lost(self, number: int) -> None:
+        """Another gateway is dead: what it counted stays counted, and its calls are the engine's to end."""
+        self.gateways_lost += 1
+        last = self.elsewhere.pop(number, Counts())
+        self._before += msgspec.structs.replace(last, detached=0, since=0)
+
+    @property
+    def own(self) -> Counts:
+        """What the callers of this gateway did."""
+        return Counts(
+            self.opened, self.refused, self.bytes_in, self.bytes_out, self.detached, self._since_beat()
+        )
+
+    @property
+    def whole(self) -> Counts:
+        """What the callers of all gateways did, as far as this one was told."""
+        return sum(self.elsewhere.values(), self.own + self._before)
+
     @property
     def live(self) -> int:
-        """Sessions of the engine, those opened and closed here since the latest beat included."""
-        return max(0, (self.latest.sessions if self.latest else 0) + self._since())
+        """Sessions of the engine, those opened and closed since the latest beat included."""
+        return max(0, (self.latest.sessions if self.latest else 0) + self.whole.since)
 
     @property
     def free(self) -> int:
         """Calls that would be let in now, as far as the engine's latest beat tells."""
         most = self.profile.admission.max_sessions
-        return min(most, max(0, (self.latest.free_calls if self.latest else most) - self._since()))
+        return min(most, max(0, (self.latest.free_calls if self.latest else most) - self.whole.since))
 
     def summary(self) -> dict[str, Any]:
         """A whole run in a report's `results`; percentiles are read off the histograms."""
+        whole = self.whole
         return {
             "frame_s": self.profile.beat.frame_s,
-            "calls": self.opened,
-            "refused": dict(self.refused),
+            "calls": whole.opened,
+            "refused": whole.refused,
             "ticks": self.ticks,
             "skipped_beats": self.skipped,
             "tick_s": self.tick_s.percentiles(),
@@ -150,10 +199,11 @@ class Metrics:
             "frames": {"due": self.frames, "empty": self.empty, "stalled": self.stalled},
             "mute_calls": self.fell_mute,
             "tokens": {"in": self.tokens_in, "out": self.tokens_out},
-            "bytes": {"in": self.bytes_in, "out": self.bytes_out},
+            "bytes": {"in": whole.bytes_in, "out": whole.bytes_out},
             "kv": {"most_leased": self.kv_most, "total": self.profile.pool.blocks},
             "engine_restarts": self.engine_restarts,
+            "gateways_lost": self.gateways_lost,
         }
 
-    def _since(self) -> int:
+    def _since_beat(self) -> int:
         return self.opened - self.closed - self._held

@@ -3,8 +3,9 @@
 Knows:   when a request was begun, and how long it may take.
 Ignores: what is asked for, WebSockets.
 
-uvicorn waits for ever for the rest of a request. Callers that vanish in the middle of one, or never mean to
-end it, keep a file each, until nobody else can connect.
+uvicorn waits for ever for the rest of a request, and of a body, which no path of ours has a use for. Callers
+that vanish in the middle of one, or never mean to end it, keep a file each, until nobody else can connect.
+A head that is too long is h11's to end: at 16 KiB, and what else came with the packet that passed them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,20 @@ class Opening(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        upgraded = self.transport.get_protocol() is not self
+        if upgraded or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._wait_no_more()
         elif self._patience is None and self.timeout_keep_alive_task is None:
             self._wait()  # for the rest of a request that is not the first
+
+    def send_400_response(self, msg: str) -> None:
+        """Say so, unless the answer was given before the body turned out bad."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # what the application still says is no answer any more
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()

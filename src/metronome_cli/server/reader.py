@@ -6,7 +6,8 @@ Ignores: what an event sets in motion.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 from starlette.websockets import WebSocket
 
@@ -19,55 +20,62 @@ from .connection import listening
 from .metrics import Metrics
 
 
-class Reader:
-    """Gives every event to `take`; InputError, its own or of `take`, goes to `refuse` with the event's id."""
+class Listener(Protocol):
+    """Whom the events are for."""
 
-    def __init__(
-        self,
-        limits: ServerSection,
-        clock: Clock,
-        metrics: Metrics,
-        take: Callable[[wire.ClientEvent], None],
-        refuse: Callable[[InputError, str | None], None],
-    ) -> None:
+    def take(self, event: wire.ClientEvent) -> None:
+        """An event; InputError when it cannot be met."""
+        ...
+
+    def refuse(self, error: InputError, event_id: str | None) -> None:
+        """What came was no event, or `take` would not have it; its id, if it has one."""
+        ...
+
+
+class Reader:
+    """Gives every event to a listener.
+
+    It knows one only while it reads: the listener holds it, and circles wait for the garbage collector.
+    """
+
+    def __init__(self, limits: ServerSection, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._take = take
-        self._refuse = refuse
         self._rate = EventRate(limits.max_events_per_s, clock.now())
         self._slow_until = 0.0  # no more events are taken from a caller who sends too many
         self._waiting = False  # an event for that moment, and what comes meanwhile comes after it
         self._most_bytes = limits.max_event_bytes
 
-    async def read(self, socket: WebSocket) -> int | None:
+    async def read(self, socket: WebSocket, listener: Listener) -> int | None:
         """Read until the connection ends; its close code."""
         self._waiting = False  # what waited on an earlier connection was lost with it
-        with listening(socket, self._at_once):
+        with listening(socket, partial(self._at_once, listener)):
             while (message := await socket.receive())["type"] != "websocket.disconnect":
                 self._waiting = True
                 # Until then the network holds the rest back, and nothing is lost.
                 await self._clock.sleep_until(self._slow_until)
                 self._waiting = False
-                self._heard(message.get("text"), len(message.get("bytes") or ()), self._clock.now())
+                others = len(message.get("bytes") or ())
+                self._heard(listener, message.get("text"), others, self._clock.now())
         code: int | None = message.get("code")
         return code
 
-    def _at_once(self, text: str) -> bool:
+    def _at_once(self, listener: Listener, text: str) -> bool:
         """Take an event as it comes; False when its caller is to be slowed down, or another comes first."""
         now = self._clock.now()
         if self._waiting or now < self._slow_until:
             return False
-        self._heard(text, 0, now)
+        self._heard(listener, text, 0, now)
         return True
 
-    def _heard(self, text: str | None, others: int, now: float) -> None:
+    def _heard(self, listener: Listener, text: str | None, others: int, now: float) -> None:
         """An event has come, or a frame of `others` bytes that are no text."""
         self._metrics.bytes_in += len(text or "") + others
         self._slow_until = now + self._rate.take(now)
         try:
-            self._take(self._event(text))
+            listener.take(self._event(text))
         except InputError as error:
-            self._refuse(error, wire.event_id_of(text or ""))
+            listener.refuse(error, wire.event_id_of(text or ""))
 
     def _event(self, text: str | None) -> wire.ClientEvent:
         if text is None:

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from dataclasses import replace
+from weakref import WeakMethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from ..errors import InputError
 from ..frame import HEARING_RATE, SessionId
 from ..profile import Profile, Terms
 from . import messages
-from .conversation import Conversation
+from .conversation import Conversation, Say
 from .intake import Intake
 from .line import Line
 from .link import EngineLink
@@ -41,11 +42,12 @@ class Call:
         self.parted = asyncio.Event()  # no connection is left
         self.token: str | None = None  # with which a lost connection is taken up again
         self._profile = profile
-        self._reader = Reader(profile.server, clock, link.metrics, self._take, self._refuse)
+        self._reader = Reader(profile.server, clock, link.metrics)
         self._outbox = Outbox(link.metrics)
         self._line = Line(link, profile)
         self._upbeat = link.upbeat
-        self._conversation = Conversation(self._say)
+        self._mark = link.mark
+        self._conversation = Conversation(_weakly(self._say))
         self._settings = initial(profile)
         self._conversation.duplex = self._settings.detection.duplex
         self._intake = Intake(self._settings.rate)
@@ -54,8 +56,10 @@ class Call:
         self._most_held_s = link.upbeat.most_held_s()
         self._appended = False  # audio since the last commit
         self._agreed = self._settings.terms  # which the engine's session is held on
+        self._window: int | None = None  # that it has on these terms, once the engine has told
         self._asked: deque[Terms] = deque()  # terms that the engine has not answered yet
         self._cancelling = 0  # cancels that the engine did not confirm yet
+        self._deaf = profile.model.kind == "text"  # and the caller was not told so yet
 
     @property
     def session(self) -> SessionId:
@@ -115,12 +119,13 @@ class Call:
         self._outbox.keep(0)
 
     async def _read(self, socket: WebSocket) -> None:
-        if await self._reader.read(socket) in _GOODBYES:
+        if await self._reader.read(socket, self) in _GOODBYES:
             self.ended.set()
 
     # ---- What the caller says ----
 
-    def _take(self, event: wire.ClientEvent) -> None:
+    def take(self, event: wire.ClientEvent) -> None:
+        """An event of the caller's. InputError when it cannot be met."""
         if self._outbox.ending:
             return
         if isinstance(event, wire.AudioAppend):
@@ -175,6 +180,10 @@ class Call:
         self._line.check_room(int((intake.held_s + seconds) * 4 * HEARING_RATE))
         if pcm:
             self._appended = self._begun = True
+        if pcm and self._deaf:
+            self._deaf = False
+            why = "this model has no ears: audio passes unheard; send text by conversation.item.create"
+            self._complain("unsupported_audio", why, "audio", event_id)
         if event_id is not None:
             self.hand_on()  # what the engine refuses of this event is to be this event's alone
         intake.put(pcm)
@@ -307,8 +316,8 @@ class Call:
                 self._cancelling -= 1
             case messages.Cleared():
                 self._conversation.clear_confirmed()
-            case messages.Settled():
-                self._agreed = self._asked.popleft()
+            case messages.Settled(_, window):
+                self._agreed, self._window = self._asked.popleft(), window
                 self._say(wire.SessionUpdated(event_id="", session=self._info()))
             case messages.Rejected(_, code, field, why, event_id):
                 if field.startswith("session"):  # the session stays on the terms it had
@@ -336,7 +345,8 @@ class Call:
             why = f"more than {MAX_OUTGOING} events wait to be read; read them as they come"
             self.hang_up("client_too_slow", why, "invalid_request_error")
 
-    def _refuse(self, error: InputError, event_id: str | None) -> None:
+    def refuse(self, error: InputError, event_id: str | None) -> None:
+        """Tell the caller that an event was not taken, and why."""
         self._complain(error.code, str(error), error.field, event_id)
 
     def _complain(self, code: str, why: str, field: str | None, event_id: str | None) -> None:
@@ -354,11 +364,26 @@ class Call:
     def _keep(self) -> None:
         """Keep what was said for a caller who loses the line, if that is wished."""
         if self._settings.resume and self.token is None:
-            self.token = secrets.token_urlsafe(24)
+            self.token = self._mark + secrets.token_urlsafe(24)
         elif not self._settings.resume:
             self.token = None
         self._outbox.keep(self._profile.server.replay_bytes if self.token else 0)
 
     def _info(self) -> wire.SessionInfo:
         settings = replace(self._settings, terms=self._agreed)
-        return info(settings, self._profile, f"sess_{self.session}", self.token)
+        return info(settings, self._profile, f"sess_{self.session}", self.token, self._window)
+
+
+def _weakly(say: Say) -> Say:
+    """`say` as long as its call lives.
+
+    A part that holds its call makes a circle: a call that is over, or was never let in, would stay until the
+    garbage collector comes by, a thousand calls later.
+    """
+    weak = WeakMethod(say)
+
+    def said(event: wire.ServerEvent) -> None:
+        if living := weak():
+            living(event)
+
+    return said

@@ -83,8 +83,10 @@ def update(now: Settings, asked: wire.SessionSettings, profile: Profile) -> Sett
     )
 
 
-def info(settings: Settings, profile: Profile, session: str, resume_token: str | None) -> wire.SessionInfo:
-    """The session as clients are shown it."""
+def info(
+    settings: Settings, profile: Profile, session: str, resume_token: str | None, window: int | None = None
+) -> wire.SessionInfo:
+    """The session as clients are shown it; `window` is the one that the engine told of."""
     terms = profile.on(settings.terms)
     listening = wire.AudioInput(
         format=wire.AudioFormat(rate=settings.rate),
@@ -101,7 +103,7 @@ def info(settings: Settings, profile: Profile, session: str, resume_token: str |
             frame_s=profile.beat.frame_s,
             ticks=settings.ticks,
             policy=terms.window.policy,
-            window=terms.window.window,
+            window=terms.window.window if window is None else window,
             sinks=terms.window.sinks,
             positions=terms.window.positions,
             resume_token=resume_token,

@@ -1,0 +1,179 @@
+"""The first gateway's link: it starts the engine process, and starts it again when it dies.
+
+Knows:   the engine's lives one after another, where each records, and who else is to be told of them.
+Ignores: what is said on the link (link.py), how a process is run (engine_life.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import zmq
+
+from ..clock import Clock
+from ..errors import MetronomeError
+from ..profile import Profile
+from . import messages
+from .engine_life import EngineLife
+from .link import EngineLink
+from .restarts import Restarts
+
+_LAST_WORDS_S = 1.0  # how long a dead engine's last message may take to arrive
+
+_log = logging.getLogger(__name__)
+
+
+class Follower(Protocol):
+    """Who is told of the engine's lives and deaths, as the link itself is."""
+
+    @property
+    def highest(self) -> int:
+        """The highest session number that it has heard of,"""
+        ...
+
+    @property
+    def unheard(self) -> int:
+        """and how many may have been given of which it never heard."""
+        ...
+
+    def begins(self, address: str) -> None: ...
+    def ended(self, how: str) -> None: ...
+    def given_up(self) -> None: ...
+
+
+class EngineKeeper(EngineLink):
+    """An EngineLink that keeps an engine process alive.
+
+    `ready` raises MetronomeError, with its exit code, when the model never will be.
+    """
+
+    def __init__(self, profile: Profile, folder: Path | None, clock: Clock, mark: str = "") -> None:
+        super().__init__(profile, clock, mark)
+        self.follower: Follower | None = None
+        self.address = ""  # of the latest life
+        self._folder = folder
+        self._restarts = Restarts(profile.server.restarts)
+        self._stopping = False
+        self._ready_at = 0.0
+
+    async def __aenter__(self) -> Self:
+        await self._begin(self._folder, must_record=True)
+        return await super().__aenter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping = True
+        await self._cease()
+        listening = self._engine_state == "ok"  # a model that loads is not
+        self.send(messages.Stop())
+        await self._life.stop(told=listening)
+        self._hang_up()
+        self._life.close()
+
+    def begins(self, address: str) -> None:
+        super().begins(address)
+        self.address = address
+        if self.follower:
+            self.follower.begins(address)
+
+    def ended(self, how: str) -> None:
+        super().ended(how)
+        if not self._ready.done():
+            self._ready.set_exception(MetronomeError(f"{how} before it was ready; see its last words above"))
+        elif self._came_up():
+            _log.error("%s: calls are closed and new ones refused until it is back", how)
+        if self.follower:
+            self.follower.ended(how)
+
+    def given_up(self) -> None:
+        super().given_up()
+        if self.follower:
+            self.follower.given_up()
+
+    def _works(self) -> list[Coroutine[Any, Any, None]]:
+        return [*super()._works(), self._supervise()]
+
+    def _is_ready(self) -> None:
+        if self._ready.done():
+            times = self.deaths
+            _log.warning("the engine process is back after %d death(s); calls are taken again", times)
+        super()._is_ready()
+        self._ready_at = self._clock.now()
+
+    def _has_failed(self, text: str, exit_code: int) -> None:
+        error = MetronomeError(text)
+        error.exit_code = exit_code
+        if not self._ready.done():
+            self._ready.set_exception(error)
+        else:
+            _log.error("the engine process could not be started again: %s", text)
+
+    async def _supervise(self) -> None:
+        """Tell everybody when the engine process ends without being asked to, and start it again."""
+        while True:
+            how = f"the engine process ended with {await self._life.end()}"
+            if self._stopping:
+                return
+            was_ready = self._engine_state == "ok"
+            lived_s = self._clock.now() - self._ready_at if was_ready else 0.0
+            if not was_ready:
+                await asyncio.wait({self._ready}, timeout=_LAST_WORDS_S)
+            self.ended(how)
+            if not (self._came_up() and await self._revived(lived_s)):
+                self.given_up()
+                return
+
+    def _came_up(self) -> bool:
+        """Whether it was ever ready: else another try would fail in the same way."""
+        return self._ready.done() and self._ready.exception() is None
+
+    async def _revived(self, lived_s: float) -> bool:
+        """Start it again, in as many tries as are allowed; False when all failed."""
+        while (pause_s := self._restarts.pause_s(lived_s)) is not None:
+            # Long enough for the follower to hear of all session numbers: none is to be used twice.
+            await self._clock.sleep_until(self._clock.now() + pause_s)
+            if await self._begin_again():
+                return True
+            lived_s = 0.0
+        return False
+
+    async def _begin_again(self) -> bool:
+        """Start the engine process anew; False when the system has no room for it now."""
+        before = self._life
+        try:
+            await self._begin(self._next_folder(), must_record=False)
+        except (OSError, zmq.ZMQError) as error:  # no memory, no files left, no place for a socket
+            _log.error("the engine process could not be started again: %s", error)
+            return False
+        before.close()
+        return True
+
+    async def _begin(self, folder: Path | None, must_record: bool) -> None:
+        life = EngineLife()
+        address = await life.begin(self._profile.model_dump(), folder, self._numbered(), must_record)
+        try:
+            self.begins(address)
+        except BaseException:
+            await life.stop(told=False)
+            life.close()
+            raise
+        self._life = life
+
+    def _numbered(self) -> int:
+        """The highest session number that may have been given."""
+        others = (self.follower.highest, self.follower.unheard) if self.follower else (0, 0)
+        return max(self.highest, others[0]) + self.unheard + others[1]
+
+    def _next_folder(self) -> Path | None:
+        """Where the next life records; None where that cannot be: a full disk must not end the server."""
+        folder = self._folder and self._folder / f"restart-{self.deaths}"
+        try:
+            if folder:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _log.error("nothing is recorded: %s", error)
+            return None
+        return folder

@@ -1,0 +1,19 @@
+"""How long after a death another try is worth it, in numbers alone."""
+
+from __future__ import annotations
+
+from metronome_cli.server.restarts import Restarts
+
+
+def test_pauses_double_up_to_half_a_minute_and_end_with_the_tries() -> None:
+    restarts = Restarts(8)
+    assert [restarts.pause_s(0.0) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 30, 30, None]
+
+
+def test_a_long_life_forgives_the_short_ones_before_it() -> None:
+    restarts = Restarts(2)
+    assert [restarts.pause_s(lived_s) for lived_s in (1, 1, 60, 1, 1, 1)] == [0.5, 1, 0.5, 0.5, 1, None]
+
+
+def test_with_no_tries_even_a_long_life_is_the_only_one() -> None:
+    assert Restarts(0).pause_s(3600.0) is None
