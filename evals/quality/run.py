@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=12, help="calls of a bound and seed")
     parser.add_argument("--questions", type=int, default=20, help="of a turn-based call")
     parser.add_argument("--free-frames", type=int, default=FREE_FRAMES)
+    parser.add_argument("--side", type=int, default=16, help="bounds that are played side by side")
     parser.add_argument("--stream-tokens", type=int, default=8192)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--processes", type=int, default=1)
@@ -62,7 +63,7 @@ def main() -> None:
 def play(grid: Grid, options: argparse.Namespace) -> None:
     """Every group of cells in a process of its own; the longest first, so that none is waited for alone."""
     left = [cell for cell in grid.cells() if not _file(options.cells, cell).exists()]
-    groups = sorted(side_by_side(left, len(grid.bounds)), key=len, reverse=True)
+    groups = sorted(side_by_side(left, options.side), key=len, reverse=True)
     # CUDA does not survive a fork.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, spawn, _set_up, (options,)) as pool:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from metronome_cli.clock import Clock, SystemClock
@@ -109,8 +110,8 @@ def measure(parts: Sequence[Part], options: argparse.Namespace, clock: Clock) ->
     ids = scorer.encode((locate("moby-dick") / "data.txt").read_text("utf-8"))
     report = new_report("eval-sinks", None, clock, options.seed)
     report.device["computed_on"] = torch.cuda.get_device_name() if options.device != "cpu" else "cpu"
-    earlier = read_report(options.out).results["parts"] if (options.out / "report.json").exists() else {}
-    report.results = {"text": "moby-dick", "text_tokens": len(ids), "parts": earlier}
+    kept = read_report(options.out).results if (options.out / "report.json").exists() else {}
+    report.results = kept | {"text": "moby-dick", "text_tokens": len(ids), "parts": kept.get("parts", {})}
     for part in parts:
         starts = places(len(ids), part.sessions, part.tokens, options.seed)
         streams: dict[str, Stream] = {}
@@ -124,8 +125,39 @@ def measure(parts: Sequence[Part], options: argparse.Namespace, clock: Clock) ->
             "rows": summary(streams, part.reads[0].name, options.seed),
             "limits": list(limits(part, {name: s.nll_SA for name, s in streams.items()}, options.seed)),
         }
+        if part.name == SHORT.name:
+            report.results["afresh"] = list(afresh(scorer, ids, starts, streams, options.seed))
         report.held = all(limit["held"] for limit in _limits(report))
         report.save(options.out)
+
+
+def afresh(
+    scorer: Scorer, ids: Sequence[int], starts: Sequence[int], streams: Mapping[str, Stream], seed: int
+) -> Iterator[dict[str, Any]]:
+    """Is it the cache, or the context that is gone? Every 32nd token, foretold from the W before it alone,
+    read afresh, beside what it costs each rolling cache; ratios are to the full cache over the same tokens.
+    """
+    for window in (256, 512):
+        at = list(range(window, SHORT.tokens, 32))
+        texts = [ids[start + a - window : start + a + 1] for start in starts for a in at]
+        read = np.array(
+            [one.nll[-1] for group in _in_groups(texts) for one in scorer.nll_of_all(group, Unbounded())]
+        )
+        columns = np.array(at) - 1  # column a holds the token at index a + 1
+        full = streams[FULL].nll_SA[:, columns]
+        paid = {f"the last {window} tokens afresh": read.reshape(len(starts), len(at))}
+        paid |= {
+            name: stream.nll_SA[:, columns]
+            for name, stream in streams.items()
+            if name.startswith((f"W={window - 4} ", f"W={window} ", f"recycle {window}"))
+        }
+        for name, nll in paid.items():
+            yield {"name": name, "tokens": full.size, "ratio": asdict(ratio(nll, full, seed))}
+
+
+def _in_groups(texts: Sequence[Sequence[int]], size: int = 128) -> Iterator[Sequence[Sequence[int]]]:
+    """As many short texts at once as leave room for what a step computes."""
+    return (texts[at : at + size] for at in range(0, len(texts), size))
 
 
 def _limits(report: Report) -> list[dict[str, Any]]:
@@ -159,6 +191,7 @@ def show(report: Report, folder: Path) -> None:
     """summary.md and the picture, from the report."""
     parts = report.results["parts"]
     tables = [limits_table(_limits(report))]
+    tables += [afresh_table(report.results["afresh"])] if "afresh" in report.results else []
     tables += [part_table(name, part["rows"]) for name, part in parts.items()]
     tables += [ages_table(name, part["rows"]) for name, part in parts.items()]
     verdict = "held" if report.held else "a limit was missed"
@@ -178,6 +211,14 @@ def limits_table(limits: Sequence[Mapping[str, Any]]) -> Table:
     ]
     return Table(
         "Limits (the whole interval is to keep them)", ("what", "limit", "measured", "held"), tuple(rows)
+    )
+
+
+def afresh_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    return Table(
+        "The same tokens, foretold from a window's worth of text read afresh",
+        ("what is read", "tokens", "perplexity over full's"),
+        tuple((row["name"], f"{row['tokens']:,}", _interval(row["ratio"], 3)) for row in rows),
     )
 
 

@@ -26,7 +26,7 @@ def cell(right: list[list[bool]], blocks: float = 10.0, recalled: bool = False) 
 def answer(ok: bool, number: int) -> dict[str, Any]:
     return {
         "kind": "question", "lenient": ok, "strict": ok, "repeated_trigrams": 0.1, "distinct_2": 0.9,
-        "age_tokens": 100 * number, "age_s": 14.0 * number, "stalled": 0,
+        "age_tokens": 600 + 100 * number, "age_s": 14.0 * number, "stalled": 0,
     }  # fmt: skip
 
 
@@ -116,3 +116,23 @@ def test_what_the_ears_wrote_stands_beside_the_scores_that_depend_on_a_window() 
     found = rows("turn", {UNBOUNDED: spoken, SMALL: cell([[True, True]] * 2)})
     assert found["unbounded"]["turn"]["heard_wer"] == 0.25
     assert "heard_wer" not in found["W=128 S=4"]["turn"]
+
+
+def test_a_bound_that_no_call_outgrew_was_not_tried() -> None:
+    good = cell([[True, True, True]] * 8)
+    huge = Bound("window", 4096, 4)
+    found = rows("turn", {UNBOUNDED: good, SMALL: good, huge: good})
+    assert found["W=128 S=4"]["turn"]["safe"] is True
+    assert found["W=4096 S=4"]["turn"]["safe"] is None
+    assert "no call outgrew W=4096 S=4" in in_words(list(found.values()), LAPTOP)
+
+
+def test_replies_that_nobody_judged_do_not_count_as_free() -> None:
+    judged = cell([[True] * 6] * 3)
+    for call in judged["calls"]:
+        for number, row in enumerate(call):
+            if number % 2 == 0:
+                row |= {"gen_nll": 10.0, "gen_tokens": 5}
+    found = rows("turn", {UNBOUNDED: judged, SMALL: judged})
+    assert found["W=128 S=4"]["turn"]["gen_nll"]["mean"] == pytest.approx(2.0)
+    assert found["W=128 S=4"]["turn"]["slopes_per_1000_tokens"]["gen_nll"]["mean"] == pytest.approx(0)

@@ -50,7 +50,8 @@ class Layout:
 def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch: int) -> Layout:
     """Lay out a step; each lane has just been extended by its length, 1 or more.
 
-    Rows of one token stand apart from longer ones: padded to those, they would cost as much.
+    Rows of one token stand apart from longer ones, and rows that see much from those that see little:
+    padded to those, they would cost as much.
     """
     starts = [lane.length - length for lane, length in zip(lanes, lengths, strict=True)]
     index_T = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
@@ -62,7 +63,10 @@ def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch
             for row, block in zip(row_T.tolist(), (index_T // block_size).tolist(), strict=True)
         ]
     )
-    is_long_B = torch.tensor(lengths) > 1
+    # What a row holds is about what it may see; within a part that differs by a factor of 2 at most.
+    kinds_B = torch.tensor(
+        [2 * lane.held.bit_length() + (n > 1) for lane, n in zip(lanes, lengths, strict=True)]
+    )
     parts = [
         _rows(
             [lanes[row] for row in torch.where(chosen_B)[0].tolist()],
@@ -71,8 +75,7 @@ def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch
             block_size,
             scratch,
         )
-        for chosen_B in (is_long_B, ~is_long_B)
-        if chosen_B.any()
+        for chosen_B in (kinds_B == kind for kind in kinds_B.unique())
     ]
     return Layout(
         tuple(lanes),

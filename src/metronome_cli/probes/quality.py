@@ -27,6 +27,7 @@ from .spoken import instruments
 from .stream import places, read_stream, read_text
 
 _MOST_JUDGED = 128  # tokens of a reply that a judge reads
+_JUDGED = 8  # replies of a call, spread over its age: reading them all takes as long as saying them
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,12 @@ class Probe:
         return Chat(locate(self.material.judge), self.profile.model.header)
 
     def _played(self, cells: Sequence[Cell], watch: Watch) -> list[dict[str, Any]]:
-        found = play(cells, self.plan, self.profile, self.questions, self.clock, watch)
+        # What is said is not all yet: it is judged after.
+        found = play(
+            cells, self.plan, self.profile, self.questions, self.clock, lambda share: watch(0.9 * share)
+        )
         if self.material.gen_ppl:
-            self._judge([row for cell in found for call in cell["calls"] for row in call])
+            self._judge([row for cell in found for call in cell["calls"] for row in _spread(call)])
         return found
 
     @cached_property
@@ -136,6 +140,12 @@ class Probe:
         policy = self.profile.on(cell.bound.terms).policy(len(self._chat.header))
         read = read_stream(self.scorer, ids, starts, material.stream_tokens, policy, cell.bound.positions)
         return {"steps": _steps(read.nll_SA), "blocks_peak": read.blocks_peak}
+
+
+def _spread(call: Sequence[Any]) -> list[Any]:
+    """At most _JUDGED items of a call, its first and last among them."""
+    count = min(_JUDGED, len(call))
+    return [call[round(place)] for place in np.linspace(0, len(call) - 1, count)]
 
 
 def _steps(nll_SA: Any) -> list[list[float]]:

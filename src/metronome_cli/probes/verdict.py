@@ -3,9 +3,9 @@
 Knows:   played cells as plain data, pairs by call, margins.
 Ignores: how cells were played, tables and pictures.
 
-A bound is safe in a mode when the answers that it loses against the unbounded control are, with 95 %
-confidence, fewer than MARGIN of all, and it does not decay: its answers do not fall with the age of a call
-while the control's stay. Few calls make wide intervals, so safety has to be shown, not assumed.
+A bound is safe in a mode when calls outgrew it, the answers that it loses against the unbounded control
+are, with 95 % confidence, fewer than MARGIN of all, and it does not decay: its answers do not fall with the
+age of a call while the control's stay. Few calls make wide intervals: safety has to be shown, not assumed.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ def conclude(bounds: Sequence[Bound], played: Played, profile: Profile, seed: in
             mine, control = _of(played, kind, bound), _of(played, kind, UNBOUNDED)
             if mine:
                 row[kind] = _kind_row(kind, mine, control, profile, seed)
-                if bound == UNBOUNDED:
-                    row[kind]["safe"] = None  # it is what the others are held against
+                row[kind]["outgrown"] = row[kind].get("oldest_tokens", 0) > (bound.window or 0)
+                # The control is what the others are held against; a bound that nobody met was not tried.
+                if bound == UNBOUNDED or not row[kind]["outgrown"]:
+                    row[kind]["safe"] = None
         rows.append(row)
     return rows
 
@@ -76,7 +78,10 @@ def in_words(rows: Sequence[Mapping[str, Any]], profile: Profile) -> str:
     """Which of the tested bounds are safe in which mode, and the smallest pool that is."""
     parts = []
     for kind, words in (("turn", "Turn-based"), ("free", "Free-running")):
-        judged = [row for row in rows if safe(row, kind) is not None and row["policy"] != "unbounded"]
+        bounded = [row for row in rows if kind in row and row["policy"] != "unbounded"]
+        judged = [row for row in bounded if safe(row, kind) is not None]
+        if small := [row["bound"] for row in bounded if not row[kind]["outgrown"]]:
+            parts.append(f"{words}: no call outgrew {', '.join(small)}; longer calls would try them.")
         if not judged:
             continue
         good = [row for row in judged if safe(row, kind)]
@@ -117,7 +122,7 @@ def _kind_row(
     row: dict[str, Any] = {}
     for score in SCORES:
         row |= _compared(score, [_mean(c, score) for c in calls], [_mean(c, score) for c in against], seed)
-    if all("gen_nll" in answer for call in (*calls, *against) for answer in call):
+    if all(any("gen_nll" in answer for answer in call) for call in (*calls, *against)):
         row |= _compared("gen_nll", list(map(_judged, calls)), list(map(_judged, against)), seed)
         row["gen_ppl"] = {name: _exp(value) for name, value in row["gen_nll"].items()}
     recalled = [answer["lenient"] for call in calls for answer in call if answer["kind"] == "recall"]
@@ -130,6 +135,7 @@ def _kind_row(
     row["pool_share"] = row["blocks_per_call"] / profile.pool.blocks
     row["stalled"] = sum(answer["stalled"] for call in calls for answer in call)
     row["calls"] = len(calls)
+    row["oldest_tokens"] = max(answer["age_tokens"] for call in calls for answer in call)
     row["safe"] = _is_safe(row)
     return row
 
@@ -218,7 +224,8 @@ def _mean(call: Sequence[Mapping[str, Any]], score: str) -> float:
 
 def _judged(call: Sequence[Mapping[str, Any]]) -> float:
     """Nats per token that a call's replies cost the judge; of a call that said nothing, 0."""
-    return float(sum(row["gen_nll"] for row in call) / max(1, sum(row["gen_tokens"] for row in call)))
+    judged = [row for row in call if "gen_nll" in row]
+    return float(sum(row["gen_nll"] for row in judged) / max(1, sum(row["gen_tokens"] for row in judged)))
 
 
 def _slopes(
@@ -243,9 +250,13 @@ def _line(
     call: Sequence[Mapping[str, Any]], control: Sequence[Mapping[str, Any]], score: str
 ) -> float | None:
     """Slope of a score's difference over one call; None when it has no three ages with that score."""
-    pairs = [(row, other) for row, other in zip(call, control, strict=True) if row["kind"] != "recall"]
+    pairs = [
+        (row, other)
+        for row, other in zip(call, control, strict=True)
+        if row["kind"] != "recall" and _has(row, score) and _has(other, score)
+    ]
     ages = [row["age_tokens"] / 1000 for row, _ in pairs]
-    if len(set(ages)) < 3 or not all(_has(row, score) and _has(other, score) for row, other in pairs):
+    if len(set(ages)) < 3:
         return None
     return float(np.polyfit(ages, [_value(row, score) - _value(other, score) for row, other in pairs], 1)[0])
 

@@ -60,7 +60,7 @@ def _answers(of: Row | None) -> list[str]:
         return [NOTHING] * 3
     lost = of.get("lenient_difference")
     lost_shown = NOTHING if lost is None else _interval(_scaled(_flipped(lost), -100), "%")
-    safe = {True: "yes", False: "no", None: NOTHING}[of["safe"]]
+    safe = {True: "yes", False: "no", None: NOTHING if of["outgrown"] else "not tried"}[of["safe"]]
     return [_interval(_scaled(of["lenient"], 100), "%"), lost_shown, safe]
 
 
@@ -233,7 +233,7 @@ def _heat(panel: Any, rows: Sequence[Row], kind: str, words: str) -> None:
             value = -100 * difference["mean"] + 0.0
             x, y = across.index(row["window"]), up.index(_sinks_of(row))
             lost[y][x] = value
-            mark = "" if row[kind]["safe"] else "\nnot safe"
+            mark = {True: "", False: "\nnot safe", None: "\nnot tried"}[row[kind]["safe"]]
             panel.text(x, y, f"{value:.0f}{mark}", ha="center", va="center", fontsize=9)
     panel.imshow(lost, cmap="cividis_r", vmin=0, vmax=100, aspect="auto", alpha=0.6, origin="lower")
 
