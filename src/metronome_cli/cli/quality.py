@@ -46,8 +46,8 @@ def quality(
     sessions: Annotated[int, typer.Option(min=1, help="Calls in each cell.")] = 4,
     minutes: Annotated[
         float, typer.Option(min=0.1, help="Length of a free-running call, in minutes of its own time.")
-    ] = 3.0,
-    questions: Annotated[int, typer.Option(min=1, help="Questions of a turn-based call.")] = 12,
+    ] = 2.5,
+    questions: Annotated[int, typer.Option(min=1, help="Questions of a turn-based call.")] = 10,
     at_once: Annotated[
         int, typer.Option(min=1, help="Calls played side by side at most: more is faster, and takes memory.")
     ] = 32,

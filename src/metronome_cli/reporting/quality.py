@@ -20,9 +20,10 @@ _MARKERS, _LINES = "osv^Dx*", ("-", "--", ":", "-.")
 def quality_tables(results: Row) -> list[Table]:
     """What each bound keeps; then what it costs."""
     rows = results["rows"]
-    tables = [_answers_table(rows), _costs_table(rows)]
-    if any(kind in row for row in rows for kind, _ in _MODES):
-        tables.append(_slopes_table(rows))
+    modes = [(kind, words) for kind, words in _MODES if any(kind in row for row in rows)]
+    tables = [_answers_table(rows, kind, words) for kind, words in modes]
+    tables += [_perplexity_table(rows), _costs_table(rows)]
+    tables += [_slopes_table(rows, kind, words) for kind, words in modes]
     if any("stream" in row for row in rows):
         tables.append(_stream_table(rows))
     if any("repeat" in row for row in rows):
@@ -30,99 +31,98 @@ def quality_tables(results: Row) -> list[Table]:
     return tables
 
 
-def _answers_table(rows: Sequence[Row]) -> Table:
-    columns = ["bound"]
-    for kind, words in _MODES:
-        if any(kind in row for row in rows):
-            columns += [f"{words}: answered", "lost", "safe"]
-    if any("free" in row for row in rows):
-        columns.append("recalled")
-    spoken = any("heard_wer" in row.get(kind, {}) for row in rows for kind, _ in _MODES)
-    if spoken:
-        columns.append("ears: WER")
+def _answers_table(rows: Sequence[Row], kind: str, words: str) -> Table:
+    columns = ["bound", "answered, %", "strictly, %", "lost, %", "safe"]
+    played = [(row["bound"], row[kind]) for row in rows if kind in row]
+    heard = any("heard_wer" in of for _, of in played)
+    columns += ["recalled, %"] * (kind == "free") + ["ears: WER"] * heard
     shown = []
-    for row in rows:
-        cells = [row["bound"]]
-        for kind, _ in _MODES:
-            if any(kind in other for other in rows):
-                cells += _answers(row.get(kind))
-        if "recalled" in columns:
-            cells.append(_share((row.get("free") or {}).get("recalled")))
-        if spoken:
-            heard = [row[kind]["heard_wer"] for kind, _ in _MODES if "heard_wer" in row.get(kind, {})]
-            cells.append(f"{sum(heard) / len(heard):.3f}" if heard else NOTHING)
+    for bound, of in played:
+        cells = [bound, *_answers(of)]
+        if kind == "free":
+            cells.append(NOTHING if of["recalled"] is None else f"{100 * of['recalled']:.0f}")
+        if heard:
+            cells.append(f"{of['heard_wer']:.3f}" if "heard_wer" in of else NOTHING)
         shown.append(tuple(cells))
-    return Table("Answers, with 95 % intervals over calls", tuple(columns), tuple(shown))
+    return Table(f"{words}: answers, 95 % intervals over calls", tuple(columns), tuple(shown))
 
 
-def _answers(of: Row | None) -> list[str]:
-    if of is None:
-        return [NOTHING] * 3
+def _answers(of: Row) -> list[str]:
     lost = of.get("lenient_difference")
-    lost_shown = NOTHING if lost is None else _interval(_scaled(_flipped(lost), -100), "%")
-    safe = {True: "yes", False: "no", None: NOTHING if of["outgrown"] else "not tried"}[of["safe"]]
-    return [_interval(_scaled(of["lenient"], 100), "%"), lost_shown, safe]
+    return [
+        _interval(_scaled(of["lenient"], 100), 0),
+        _interval(_scaled(of["strict"], 100), 0),
+        NOTHING if lost is None else _interval(_scaled(_flipped(lost), -100), 0),
+        {True: "yes", False: "no", None: NOTHING if of["outgrown"] else "not tried"}[of["safe"]],
+    ]
 
 
 def _flipped(of: Row) -> dict[str, float]:
     return {"mean": of["mean"], "low": of["high"], "high": of["low"]}
 
 
-def _costs_table(rows: Sequence[Row]) -> Table:
-    columns = (
-        "bound",
-        "text: ppl",
-        "against unbounded",
-        "said: ppl",
-        "repeated",
-        "pool per call",
-        "ms per frame",
-    )
+def _perplexity_table(rows: Sequence[Row]) -> Table:
+    columns = ("bound", "of a text", "over unbounded's", "of what was said", "trigrams repeated, %")
     shown = []
     for row in rows:
         stream, played = row.get("stream") or {}, row.get("free") or row.get("turn") or {}
+        repeated = played.get("repeated_trigrams")
         shown.append(
             (
                 row["bound"],
                 _interval(stream.get("ppl")),
                 _interval(stream.get("ratio"), digits=3),
                 _interval(played.get("gen_ppl")),
-                _share((played.get("repeated_trigrams") or {}).get("mean")),
-                NOTHING if "pool_share" not in played else f"{100 * played['pool_share']:.1f} %",
-                NOTHING if "pace" not in row else f"{row['pace']['ms_per_frame']:.0f}",
+                NOTHING if repeated is None else f"{100 * repeated['mean']:.0f}",
             )
         )
-    return Table("Costs", columns, tuple(shown))
+    return Table("Perplexity", columns, tuple(shown))
 
 
-def _slopes_table(rows: Sequence[Row]) -> Table:
-    """The sign that a bound decays: what its scores gain or lose with age, less the control's."""
-    columns = ["bound"]
-    for kind, words in _MODES:
-        if any(kind in row for row in rows):
-            columns += [f"{words}: answered", "repeated", "log-ppl said"]
-    columns.append("log-ppl of text")
+def _costs_table(rows: Sequence[Row]) -> Table:
+    """What a call takes: of the pool at its most, and of a frame when every window is full."""
     shown = []
     for row in rows:
-        cells = [row["bound"]]
-        for kind, _ in _MODES:
-            if any(kind in other for other in rows):
-                slopes = (row.get(kind) or {}).get("slopes_per_1000_tokens") or {}
-                cells += [_points(slopes.get("lenient")), _points(slopes.get("repeated_trigrams"))]
-                cells.append(_interval(slopes.get("gen_nll"), digits=2))
-        cells.append(_interval((row.get("stream") or {}).get("slope_per_1000_tokens"), digits=3))
-        shown.append(tuple(cells))
+        played = row.get("free") or row.get("turn") or {}
+        share = f"{100 * played['pool_share']:.1f}" if "pool_share" in played else NOTHING
+        pace = f"{row['pace']['ms_per_frame']:.0f}" if "pace" in row else NOTHING
+        shown.append((row["bound"], share, pace))
+    paced = next((row["pace"] for row in rows if "pace" in row), None)
+    column = f"ms per frame of {paced['sessions']} calls" if paced else "ms per frame"
+    return Table("Costs", ("bound", "share of the pool per call, %", column), tuple(shown))
+
+
+def _slopes_table(rows: Sequence[Row], kind: str, words: str) -> Table:
+    """The sign that a bound decays: what its scores gain or lose with age, less the control's."""
+    columns = ("bound", "answered", "trigrams repeated", "log-ppl said")
+    shown = []
+    for row in rows:
+        if kind in row:
+            slopes = row[kind]["slopes_per_1000_tokens"]
+            points = [_points(slopes.get(score)) for score in ("lenient", "repeated_trigrams")]
+            shown.append((row["bound"], *points, _interval(slopes.get("gen_nll"), digits=2)))
     return Table(
-        "Change per 1000 tokens of age, less that of unbounded (points, nats)", tuple(columns), tuple(shown)
+        f"{words}: change per 1000 tokens of age, less unbounded's (points, nats)", columns, tuple(shown)
     )
 
 
 def _stream_table(rows: Sequence[Row]) -> Table:
     """Perplexity of a text by the age of the session that reads it."""
     read = [row for row in rows if "stream" in row]
-    columns = ("bound", *(f"{cut['from']:,}-{cut['to']:,}" for cut in read[0]["stream"]["by_age"]))
-    shown = [(row["bound"], *(_interval(cut) for cut in row["stream"]["by_age"])) for row in read]
-    return Table("Perplexity of the text by age in tokens", columns, tuple(shown))
+    ages = (f"{cut['from']:,}-{cut['to']:,}" for cut in read[0]["stream"]["by_age"])
+    shown = [
+        (
+            row["bound"],
+            *(_interval(cut) for cut in row["stream"]["by_age"]),
+            _interval(row["stream"].get("slope_per_1000_tokens"), digits=3),
+        )
+        for row in read
+    ]
+    return Table(
+        "Perplexity of the text by age in tokens; its log's change per 1000, less unbounded's",
+        ("bound", *ages, "change"),
+        tuple(shown),
+    )
 
 
 def _repeat_table(rows: Sequence[Row]) -> Table:
@@ -144,14 +144,12 @@ def _repeat_table(rows: Sequence[Row]) -> Table:
     return Table("Repeat after me, errors against the sentence", columns, tuple(shown))
 
 
-def _interval(of: Row | None, unit: str = "", digits: int = 1) -> str:
+def _interval(of: Row | None, digits: int = 1) -> str:
     """A mean with its interval; of a single call, which bounds nothing, the mean alone."""
     if of is None:
         return NOTHING
     if of["low"] is None or of["high"] is None:
-        return f"{of['mean']:.0f} %" if unit == "%" else f"{of['mean']:.{digits}f}"
-    if unit == "%":
-        return f"{of['mean']:.0f} [{of['low']:.0f}, {of['high']:.0f}] %"
+        return f"{of['mean']:.{digits}f}"
     return f"{of['mean']:.{digits}f} [{of['low']:.{digits}f}, {of['high']:.{digits}f}]"
 
 
