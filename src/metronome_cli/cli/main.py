@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from .. import __version__
 from ..errors import MetronomeError
 from . import assets, probe, profile
 from .demo import demo
@@ -31,9 +32,7 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"metronome {version('metronome-cli')}")
+        typer.echo(f"metronome {__version__}")
         raise typer.Exit()
 
 

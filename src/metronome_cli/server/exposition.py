@@ -7,7 +7,6 @@ Ignores: how anything is counted, HTTP.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -21,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from .. import __version__
 from .metrics import Metrics, Spread
 
 
@@ -48,7 +48,7 @@ class Exposition(Collector):
     def _server(self) -> Iterator[Metric]:
         metrics, profile = self._metrics, self._metrics.profile
         restarts, lost = metrics.engine_restarts, metrics.gateways_lost
-        build = {"version": metadata.version("metronome-cli"), "profile": profile.name}
+        build = {"version": __version__, "profile": profile.name}
         yield InfoMetricFamily("metronome_build", "What runs here.", value=build)
         yield _gauge("ready", "1 while new calls are taken.", self._is_ready())
         yield _gauge("frame_seconds", "The period of the beat: what a tick may take.", profile.beat.frame_s)
