@@ -157,3 +157,26 @@ def test_a_single_call_shows_its_mean_and_claims_no_interval(quality: Run, tmp_p
     assert code == 3  # it babbles
     assert "Traceback" not in err
     assert "| unbounded | 0 |" in (the_run(tmp_path) / "summary.md").read_text()
+
+
+def test_a_bound_that_the_profile_cannot_give_fails_alone_and_the_others_are_measured(
+    quality: Run, tmp_path: Path
+) -> None:
+    """What a recycled cache carries and one frame's reading do not fit into 40 tokens together."""
+    code, out, _ = quality("--windows", 40, "--scores", "stream_ppl,pace", "--json")
+    assert code == 3
+    found = json.loads(out)
+    (name,) = found["results"]["not_measured"]
+    assert name == "pace recycle 40 seed 0"
+    assert found["notes"] == [f"not measured: {name}: {found['results']['not_measured'][name]}"]
+    paced = [row["bound"] for row in found["results"]["rows"] if "pace" in row]
+    assert paced == ["unbounded", "W=40 S=0", "W=40 S=4"]
+
+
+def test_a_bound_that_fails_among_others_leaves_them_their_answers(quality: Run, tmp_path: Path) -> None:
+    code, _, _ = quality("--windows", 40, "--modes", "turn", "--scores", "answers")
+    assert code == 3
+    played = sorted(path.name for path in (the_run(tmp_path) / "cells").iterdir())
+    assert played == ["turn_W40_S0_seed_0.json", "turn_W40_S4_seed_0.json", "turn_unbounded_seed_0.json"]
+    notes = json.loads((the_run(tmp_path) / "report.json").read_text())["notes"]
+    assert any("turn recycle 40 seed 0: window.carry" in note for note in notes)

@@ -99,11 +99,11 @@ def _probe(asked: dict[str, Any], resume: Path | None, out: Path) -> Report:
     report = new_report("probe-quality", probe.profile, clock, grid.seeds[0])
     try:
         with _showing(grid.cells()) as watch:
-            refused = _play(grid, probe, folder / CELLS, asked["at_once"], watch)
+            failed = _play(grid, probe, folder / CELLS, asked["at_once"], watch)
     except KeyboardInterrupt:
         typer.echo(f"interrupted; go on with --resume {folder}", err=True)
         raise
-    _conclude(report, grid, probe, folder, asked, refused)
+    _conclude(report, grid, probe, folder, asked, failed)
     report.save(folder)
     redraw(folder)
     typer.echo(f"run: {folder}", err=True)
@@ -205,67 +205,80 @@ def _asked_before(folder: Path, typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _play(grid: Grid, probe: Probe, folder: Path, at_once: int, watch: Watch) -> dict[str, str]:
-    """Play the cells that have no file yet. Returns why kinds of cells were not measured."""
-    from ..errors import MetronomeError
+    """Play the cells that have no file yet. Returns why cells, or whole kinds of them, were not measured."""
     from ..probes.grid import side_by_side
 
-    refused: dict[str, str] = {}
+    failed: dict[str, str] = {}
     files = {cell: folder / f"{cell.slug}.json" for cell in grid.cells()}
     left = [cell for cell, file in files.items() if not file.exists()]
     if done := [cell for cell in files if cell not in left]:
         watch(done, 1.0)
     for group in side_by_side(left, max(1, at_once // probe.plan.sessions)):
         kind = group[0].kind
-        if kind not in refused:
-            try:
-                for cell, found in zip(group, probe.run(group, partial(watch, group)), strict=True):
-                    _keep(files[cell], found)
-            except MetronomeError as error:
-                refused[kind] = f"{group[0].name}: {error}"
-            else:
-                refused |= _refusal(files, kind)
+        if kind not in failed:
+            failed |= _play_group(probe, group, files, watch)
+            failed |= _hopeless(_kept(files), kind)
         watch(group, 1.0)
-    return refused
+    return failed
 
 
-def _keep(file: Path, found: dict[str, Any]) -> None:
-    """Whole, or not at all."""
-    half = file.with_suffix(".part")
-    half.write_text(json.dumps(found) + "\n", "utf-8")
-    half.replace(file)
+def _play_group(
+    probe: Probe, group: Sequence[Cell], files: Mapping[Cell, Path], watch: Watch
+) -> dict[str, str]:
+    """Play and keep cells side by side. A bound that the profile cannot give fails alone; what all cells of a
+    kind need (questions, a voice, a judge) fails them all."""
+    from ..errors import MetronomeError, ProfileError
+
+    try:
+        found = probe.run(group, partial(watch, group))
+    except ProfileError as error:
+        if len(group) == 1:
+            return {group[0].name: str(error)}
+        alone = [_play_group(probe, [cell], files, watch) for cell in group]
+        return {name: why for one in alone for name, why in one.items()}
+    except MetronomeError as error:
+        return {group[0].kind: f"{group[0].name}: {error}"}
+    for cell, one in zip(group, found, strict=True):
+        half = files[cell].with_suffix(".part")  # whole, or not at all
+        half.write_text(json.dumps(one) + "\n", "utf-8")
+        half.replace(files[cell])
+    return {}
 
 
-def _refusal(files: Mapping[Cell, Path], kind: Kind) -> dict[str, str]:
-    """Why the cells of a kind that was just played mean nothing, where its control could not answer."""
+def _kept(files: Mapping[Cell, Path]) -> dict[Cell, Any]:
+    """The cells that were played, now or before."""
+    return {cell: json.loads(file.read_text("utf-8")) for cell, file in files.items() if file.exists()}
+
+
+def _hopeless(played: Mapping[Cell, Any], kind: Kind) -> dict[str, str]:
+    """Why the cells of a kind mean nothing, where its unbounded control could not answer."""
     from ..probes.grid import PLAYED, UNBOUNDED
     from ..probes.verdict import refusal
 
-    controls = [file for cell, file in files.items() if (cell.kind, cell.bound) == (kind, UNBOUNDED)]
-    played = [json.loads(file.read_text("utf-8")) for file in controls if file.exists()]
-    found = [why for one in played if kind in PLAYED and (why := refusal(kind, one))]
+    controls = [one for cell, one in played.items() if (cell.kind, cell.bound) == (kind, UNBOUNDED)]
+    found = [why for one in controls if kind in PLAYED and (why := refusal(kind, one))]
     return {kind: found[0]} if found else {}
 
 
 def _conclude(
-    report: Report, grid: Grid, probe: Probe, folder: Path, asked: dict[str, Any], refused: dict[str, str]
+    report: Report, grid: Grid, probe: Probe, folder: Path, asked: dict[str, Any], failed: dict[str, str]
 ) -> None:
     from ..probes.grid import UNBOUNDED
     from ..probes.verdict import conclude, in_words
 
-    played = {
-        cell: json.loads(file.read_text("utf-8"))
-        for cell in grid.cells()
-        if (file := folder / CELLS / f"{cell.slug}.json").exists()
-        and (cell.bound == UNBOUNDED or cell.kind not in refused)  # else they mean nothing
-    }
+    kept = _kept({cell: folder / CELLS / f"{cell.slug}.json" for cell in grid.cells()})
+    hopeless = [kind for kind in grid.kinds if _hopeless(kept, kind)]
+    played = {cell: one for cell, one in kept.items() if cell.bound == UNBOUNDED or cell.kind not in hopeless}
     rows = conclude(grid.bounds, played, probe.profile, grid.seeds[0])
-    report.notes = [f"not measured: {why}" for why in refused.values()]
-    report.held = not refused
+    # Of a whole kind the reason names itself; of a cell it does not.
+    reasons = [why if name in grid.kinds else f"{name}: {why}" for name, why in failed.items()]
+    report.notes = [f"not measured: {why}" for why in reasons]
+    report.held = not failed
     report.results = {
         "asked": asked,
         "rows": rows,
-        "not_measured": refused,
-        "verdict": in_words(rows, probe.profile) or "Nothing was measured.",
+        "not_measured": failed,
+        "verdict": in_words(rows, probe.profile) or "No bound was judged: no calls were asked and answered.",
         "wall_s": sum(cell["wall_s"] for cell in played.values()),
     }
 
