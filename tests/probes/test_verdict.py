@@ -62,6 +62,7 @@ def test_recall_is_told_and_does_not_count_as_an_answer() -> None:
         "free", {UNBOUNDED: cell([[True, True]] * 4, recalled=True), SMALL: cell([[True, True]] * 4)}
     )
     assert found["unbounded"]["free"]["recalled"] == 1.0
+    assert found["unbounded"]["free"]["fresh"] is None  # none was marked as the last one
     assert found["W=128 S=4"]["free"]["recalled"] == 0.0
     assert found["W=128 S=4"]["free"]["lenient"]["mean"] == 1.0
 

@@ -125,8 +125,7 @@ def _kind_row(
     if all(any("gen_nll" in answer for answer in call) for call in (*calls, *against)):
         row |= _compared("gen_nll", list(map(_judged, calls)), list(map(_judged, against)), seed)
         row["gen_ppl"] = {name: _exp(value) for name, value in row["gen_nll"].items()}
-    recalled = [answer["lenient"] for call in calls for answer in call if answer["kind"] == "recall"]
-    row["recalled"] = sum(recalled) / len(recalled) if recalled else None
+    row["fresh"], row["recalled"] = (_share(calls, asked) for asked in ("fresh", "recall"))
     row["by_age"] = by_age(calls)
     row["slopes_per_1000_tokens"] = _slopes(calls, against, seed)
     if heard := [answer["heard_wer"] for call in calls for answer in call if "heard_wer" in answer]:
@@ -220,6 +219,12 @@ def _compared(score: str, values: list[float], theirs: list[float], seed: int) -
 def _mean(call: Sequence[Mapping[str, Any]], score: str) -> float:
     values = [float(row[score]) for row in call if row["kind"] != "recall"]
     return sum(values) / len(values)
+
+
+def _share(calls: Sequence[Sequence[Mapping[str, Any]]], asked: str) -> float | None:
+    """Of the questions of a kind those that were answered, leniently."""
+    found = [answer["lenient"] for call in calls for answer in call if answer["kind"] == asked]
+    return sum(found) / len(found) if found else None
 
 
 def _judged(call: Sequence[Mapping[str, Any]]) -> float:

@@ -35,12 +35,13 @@ def _answers_table(rows: Sequence[Row], kind: str, words: str) -> Table:
     columns = ["bound", "answered, %", "strictly, %", "lost, %", "safe"]
     played = [(row["bound"], row[kind]) for row in rows if kind in row]
     heard = any("heard_wer" in of for _, of in played)
-    columns += ["recalled, %"] * (kind == "free") + ["ears: WER"] * heard
+    columns += ["last, %", "recall, %"] * (kind == "free") + ["ears: WER"] * heard
     shown = []
     for bound, of in played:
         cells = [bound, *_answers(of)]
         if kind == "free":
-            cells.append(NOTHING if of["recalled"] is None else f"{100 * of['recalled']:.0f}")
+            last = (of["fresh"], of["recalled"])
+            cells += [NOTHING if share is None else f"{100 * share:.0f}" for share in last]
         if heard:
             cells.append(f"{of['heard_wer']:.3f}" if "heard_wer" in of else NOTHING)
         shown.append(tuple(cells))
