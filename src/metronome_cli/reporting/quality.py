@@ -176,7 +176,7 @@ def draw_quality(path: Path, results: Row) -> None:
     modes = [(kind, words) for kind, words in _MODES if any(kind in row for row in rows)]
     read = [row for row in rows if "stream" in row]
     lines = len(modes) + bool(read)
-    figure = Figure(figsize=(12.0, 4.2 * max(1, lines)), layout="constrained")
+    figure = Figure(figsize=(13.5, 4.2 * max(1, lines)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(max(1, lines), 2, squeeze=False)
     for (left, right), (kind, words) in zip(panels, modes, strict=False):
@@ -200,7 +200,7 @@ def _stream(panels: Sequence[Any], rows: Sequence[Row]) -> None:
     left.yaxis.set_major_formatter("{x:g}")
     left.yaxis.set_minor_formatter("{x:g}")
     left.grid(alpha=0.3, which="both")
-    left.legend(fontsize=8)
+    left.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
     paired = [row for row in rows if "ratio" in row["stream"]]
     ratios = [row["stream"]["ratio"] for row in paired]
     for place, of in enumerate(ratios):
@@ -259,5 +259,5 @@ def _ages(panel: Any, rows: Sequence[Row], kind: str, words: str) -> None:
         ylabel="answered, %",
         ylim=(-3, 103),
     )
-    panel.legend(fontsize=8)
+    panel.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
     panel.grid(alpha=0.3)
