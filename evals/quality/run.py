@@ -111,7 +111,7 @@ def write(grid: Grid, options: argparse.Namespace) -> None:
     report.notes = [why for cell in controls if (why := refusal(cell.kind, played[cell]))]
     report.held = not report.notes and len(played) == len(grid.cells())
     report.results = {
-        "asked": {name: value for name, value in vars(options).items() if not isinstance(value, Path)},
+        "asked": {"windows": WINDOWS, "sinks": SINKS, "seeds": options.seeds},
         "cells": f"{len(played)} of {len(grid.cells())}",
         "rows": rows,
         "verdict": in_words(rows, profile),
