@@ -24,7 +24,7 @@ from metronome_cli.probes.grid import PLAYED, Cell, Grid, Sinks, side_by_side
 from metronome_cli.probes.quality import Material, Probe
 from metronome_cli.probes.verdict import conclude, in_words, refusal
 from metronome_cli.profile import load_profile
-from metronome_cli.report import new_report
+from metronome_cli.report import new_report, write_whole
 from metronome_cli.reporting.summary import redraw
 
 _probe: Probe  # of this process
@@ -90,9 +90,7 @@ def _set_up(options: argparse.Namespace) -> None:
 def _play(group: Sequence[Cell], folder: Path) -> str:
     found = _probe.run(group, lambda share: None)
     for cell, one in zip(group, found, strict=True):
-        half = _file(folder, cell).with_suffix(".part")
-        half.write_text(json.dumps(one) + "\n", "utf-8")
-        half.replace(_file(folder, cell))
+        write_whole(_file(folder, cell), json.dumps(one) + "\n")
     took = sum(one["wall_s"] for one in found)
     return f"{group[0].name}, {len(group)} side by side: {took:.0f} s"
 

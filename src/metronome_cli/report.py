@@ -49,10 +49,16 @@ class Report(BaseModel):
 
     def save(self, folder: Path) -> Path:
         """Write report.json, whole or not at all."""
-        path, half = folder / "report.json", folder / "report.json.part"
-        half.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
-        half.replace(path)
+        path = folder / "report.json"
+        write_whole(path, self.model_dump_json(indent=2) + "\n")
         return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: who is interrupted leaves the old one, or none."""
+    half = path.with_name(f"{path.name}.part")
+    half.write_text(text, "utf-8")
+    half.replace(path)
 
 
 def new_report(command: str, profile: Profile | None, clock: Clock, seed: int = 0) -> Report:

@@ -228,6 +228,7 @@ def _play_group(
     """Play and keep cells side by side. A bound that the profile cannot give fails alone; what all cells of a
     kind need (questions, a voice, a judge) fails them all."""
     from ..errors import MetronomeError, ProfileError
+    from ..report import write_whole
 
     try:
         found = probe.run(group, partial(watch, group))
@@ -239,9 +240,7 @@ def _play_group(
     except MetronomeError as error:
         return {group[0].kind: f"{group[0].name}: {error}"}
     for cell, one in zip(group, found, strict=True):
-        half = files[cell].with_suffix(".part")  # whole, or not at all
-        half.write_text(json.dumps(one) + "\n", "utf-8")
-        half.replace(files[cell])
+        write_whole(files[cell], json.dumps(one) + "\n")
     return {}
 
 

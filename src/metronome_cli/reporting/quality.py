@@ -40,8 +40,7 @@ def _answers_table(rows: Sequence[Row], kind: str, words: str) -> Table:
     for bound, of in played:
         cells = [bound, *_answers(of)]
         if kind == "free":
-            last = (of["fresh"], of["recalled"])
-            cells += [NOTHING if share is None else f"{100 * share:.0f}" for share in last]
+            cells += [_percent(of["fresh"]), _percent(of["recalled"])]
         if heard:
             cells.append(f"{of['heard_wer']:.3f}" if "heard_wer" in of else NOTHING)
         shown.append(tuple(cells))
@@ -67,14 +66,14 @@ def _perplexity_table(rows: Sequence[Row]) -> Table:
     shown = []
     for row in rows:
         stream, played = row.get("stream") or {}, row.get("free") or row.get("turn") or {}
-        repeated = played.get("repeated_trigrams")
+        repeated = (played.get("repeated_trigrams") or {}).get("mean")
         shown.append(
             (
                 row["bound"],
                 _interval(stream.get("ppl")),
                 _interval(stream.get("ratio"), digits=3),
                 _interval(played.get("gen_ppl")),
-                NOTHING if repeated is None else f"{100 * repeated['mean']:.0f}",
+                _percent(repeated),
             )
         )
     return Table("Perplexity", columns, tuple(shown))
@@ -163,8 +162,8 @@ def _scaled(of: Row, factor: float) -> dict[str, float | None]:
     return {name: None if value is None else factor * value + 0.0 for name, value in of.items()}
 
 
-def _share(of: float | None) -> str:
-    return NOTHING if of is None else f"{100 * of:.0f} %"
+def _percent(of: float | None) -> str:
+    return NOTHING if of is None else f"{100 * of:.0f}"
 
 
 def draw_quality(path: Path, results: Row) -> None:
