@@ -36,6 +36,7 @@ class ModelSection(_Section):
     header: str = "You are a helpful AI assistant. Answer in one short sentence."
     mode: Literal["turn", "free"] = "turn"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    products: Literal["bfloat16"] | None = None  # what matrices are multiplied in; None: as they are kept
     temperature: Annotated[float, Field(ge=0)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     max_reply: Count = 200  # turn mode: tokens after which a reply is ended

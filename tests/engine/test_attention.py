@@ -51,9 +51,9 @@ def test_the_fast_path_agrees_with_the_plain_twin(
     memory.fill([memory.scratch], 0.0)
     for lane in lanes:
         for block in lane.table.values():
-            memory.keys[:, block] = torch.randn(block_size, kv_heads, 8)
-            memory.values[:, block] = torch.randn(block_size, kv_heads, 8)
-    layout = plan(lanes, lengths, block_size, memory.scratch)
+            memory.keys[:, :, block] = torch.randn(kv_heads, block_size, 8)
+            memory.values[:, :, block] = torch.randn(kv_heads, block_size, 8)
+    layout = plan(lanes, lengths, memory, group)
     query, sink_query = torch.randn(2, sum(lengths), kv_heads * group, 8)
     got = attend(query, sink_query, memory.keys[0], memory.values[0], layout)
     want = attend_plain(query, sink_query, memory.keys[0], memory.values[0], layout)
@@ -66,7 +66,7 @@ def test_the_mask_admits_the_sinks_and_the_last_w_and_nothing_else(t: int) -> No
     pool = BlockPool(40, 4)
     lane = aged_lane(pool, policy, t)
     assert lane.extend(1)
-    layout = plan([lane], [1], 4, 40)
+    layout = plan([lane], [1], KvPool(1, 40, 4, 1, 8, torch.float32), 1)
     (rows,) = layout.parts
     visible_L = rows.visible_BML[0, 0]
     admitted = rows.table_BN[0].repeat_interleave(4)[visible_L].tolist()

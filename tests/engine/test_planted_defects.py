@@ -57,8 +57,9 @@ def test_keys_turned_for_the_place_beside_their_own_are_found(
     one_further = Rope(10_000.0 ** -(torch.arange(0, 8, 2) / 8)).at(torch.tensor([[1]]))
 
     def off_by_one(query: Tensor, sink_query: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
-        flat = keys.flatten(0, 1)
-        flat[layout.place_T] = one_further(flat[layout.place_T])
+        flat = keys.flatten(1, 2)
+        turned = one_further(flat[:, layout.place_T].transpose(0, 1))
+        flat[:, layout.place_T] = turned.transpose(0, 1)
         return attend(query, sink_query, keys, values, layout)
 
     monkeypatch.setattr(decoder, "attend", off_by_one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import pytest
 import torch
@@ -67,6 +68,21 @@ def test_a_row_is_the_same_alone_and_in_a_batch(
     alone = batch.decode(clips[:1], [[]], CAP)[0]
     assert together[0].tokens == alone.tokens
     assert together[0].logprob == pytest.approx(alone.logprob, abs=1e-4)
+
+
+@needs_speech
+def test_products_in_bfloat16_hear_the_same_words(
+    batch: WhisperBatch, clips: list[NDArray[np.float32]]
+) -> None:
+    rounded = WhisperBatch(locate("whisper-tiny.en"), context_s=8.0, products=torch.bfloat16)
+    for one, other in zip(
+        batch.decode(clips, [[] for _ in clips], CAP),
+        rounded.decode(clips, [[] for _ in clips], CAP),
+        strict=True,
+    ):
+        assert jiwer.wer(batch.text(one.tokens), batch.text(other.tokens)) < 0.1
+        assert other.logprob == pytest.approx(one.logprob, abs=0.05)
+        assert other.logprob != one.logprob  # they are rounded
 
 
 def test_no_row_passes_the_cap(tiny_whisper: Path) -> None:

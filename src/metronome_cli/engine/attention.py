@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..window import oldest_needed, reach, sees
 from .blocks import Lane
+from .kv_pool import KvPool
 
 _PADDING = -1  # logical number of a block that is not there; its indexes are negative, so no mask admits them
 
@@ -32,6 +33,8 @@ class Rows:
     table_BN: Tensor  # physical blocks: sink columns first, then window columns
     sink_places: int  # how many of the L places belong to sink columns
     visible_BML: Tensor
+    blocks_X: Tensor  # the blocks of every head in the pool of a layer, flattened: [H x B x N]
+    hidden_BGL: Tensor  # what each query of a KV head's group may not see: [B, M x Q/H, L]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,13 @@ class Layout:
     parts: tuple[Rows, ...]
 
 
-def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch: int) -> Layout:
-    """Lay out a step; each lane has just been extended by its length, 1 or more.
+def plan(lanes: Sequence[Lane], lengths: Sequence[int], pool: KvPool, group: int) -> Layout:
+    """Lay out a step; each lane has just been extended by its length, 1 or more. `group`: Q/H.
 
     Rows of one token stand apart from longer ones, and rows that see much from those that see little:
     padded to those, they would cost as much.
     """
+    block_size = pool.block_size
     starts = [lane.length - length for lane, length in zip(lanes, lengths, strict=True)]
     index_T = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
     row_T = torch.repeat_interleave(torch.arange(len(lanes)), torch.tensor(lengths))
@@ -72,8 +76,8 @@ def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch
             [lanes[row] for row in torch.where(chosen_B)[0].tolist()],
             [lengths[row] for row in torch.where(chosen_B)[0].tolist()],
             torch.where(chosen_B[row_T])[0],
-            block_size,
-            scratch,
+            pool,
+            group,
         )
         for chosen_B in (kinds_B == kind for kind in kinds_B.unique())
     ]
@@ -89,7 +93,7 @@ def plan(lanes: Sequence[Lane], lengths: Sequence[int], block_size: int, scratch
 
 
 def attend(query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> Tensor:
-    """Attention of all rows of a step, [T, Q, D]. `keys`, `values`: one layer's [blocks + 1, block, H, D]."""
+    """Attention of all rows of a step, [T, Q, D]. `keys`, `values`: one layer's [H, blocks + 1, block, D]."""
     if len(layout.parts) == 1:
         return _attend(query_TQD, sink_query_TQD, keys, values, layout.parts[0])
     out_TQD = torch.empty_like(query_TQD)
@@ -103,15 +107,14 @@ def attend_plain(
     query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tensor, layout: Layout
 ) -> Tensor:
     """The plain twin of `attend`: token by token, over the live places alone, in float64."""
-    block_size, kv_heads, head_size = keys.shape[1:]
+    kv_heads, _, block_size, head_size = keys.shape
     out = torch.empty_like(query_TQD)
     row_T = [lane for lane, n in zip(layout.lanes, layout.lengths, strict=True) for _ in range(n)]
     for i, lane in enumerate(row_T):
         t = int(layout.index_T[i])
         seen = [p for p in range(t + 1) if sees(lane.policy, t, p)]
         place = [lane.table[p // block_size] * block_size + p % block_size for p in seen]
-        keys_HLD = keys.flatten(0, 1)[place].transpose(0, 1).double()
-        values_HLD = values.flatten(0, 1)[place].transpose(0, 1).double()
+        keys_HLD, values_HLD = (pool.flatten(1, 2)[:, place].double() for pool in (keys, values))
         is_sink_L = torch.tensor(seen) < layout.sinks_T[i]
         grouped = [x[i].double().view(kv_heads, -1, head_size) for x in (query_TQD, sink_query_TQD)]
         own, to_sink = (q @ keys_HLD.transpose(1, 2) for q in grouped)
@@ -120,15 +123,14 @@ def attend_plain(
     return out
 
 
-def _rows(
-    lanes: Sequence[Lane], lengths: Sequence[int], token_T: Tensor, block_size: int, scratch: int
-) -> Rows:
+def _rows(lanes: Sequence[Lane], lengths: Sequence[int], token_T: Tensor, pool: KvPool, group: int) -> Rows:
+    block_size = pool.block_size
     starts = [lane.length - length for lane, length in zip(lanes, lengths, strict=True)]
     columns = [_columns(lane, start, block_size) for lane, start in zip(lanes, starts, strict=True)]
     sink_width = max(len(sinks) for sinks, _ in columns)
     run_width = max(len(run) for _, run in columns)
     logical = [_pad(sinks, sink_width) + _pad(run, run_width) for sinks, run in columns]
-    physical = [{**lane.table, _PADDING: scratch} for lane in lanes]
+    physical = [{**lane.table, _PADDING: pool.scratch} for lane in lanes]
     table_BN = torch.tensor([[of[n] for n in row] for of, row in zip(physical, logical, strict=True)])
 
     sink_places, most = sink_width * block_size, max(lengths)
@@ -137,35 +139,42 @@ def _rows(
     window_B, sinks_B = torch.tensor([reach(lane.policy) for lane in lanes]).unbind(1)
     visible_BML = _visible(t_BM1, key_BL.unsqueeze(1), window_B, sinks_B, sink_places)
     padded = [row * most + at for row, length in enumerate(lengths) for at in range(length)]
-    return Rows(token_T, torch.tensor(padded), table_BN, sink_places, visible_BML)
+    return Rows(
+        token_T,
+        torch.tensor(padded),
+        table_BN,
+        sink_places,
+        visible_BML,
+        blocks_X=(torch.arange(pool.kv_heads).view(-1, 1, 1) * (pool.scratch + 1) + table_BN).flatten(),
+        hidden_BGL=(~visible_BML).repeat_interleave(group, dim=1),
+    )
 
 
 def _attend(query_TQD: Tensor, sink_query_TQD: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
-    """One product per KV head: the gathered keys lie head by head inside a token, and a batched product over
-    (row, head) would copy them once more.
-    """
     count, _, places = rows.visible_BML.shape
-    kv_heads, head_size = keys.shape[-2:]
-    keys_BLHD, values_BLHD = (
-        pool.index_select(0, rows.table_BN.flatten())
-        .view(count, places, kv_heads, head_size)
+    kv_heads, head_size = len(keys), keys.shape[-1]
+    keys_XLD, values_XLD = (  # X: (head, row)
+        pool.flatten(0, 1)
+        .flatten(1)
+        .index_select(0, rows.blocks_X)
+        .view(-1, places, head_size)
         .to(query_TQD.dtype)
         for pool in (keys, values)
     )
-    queries, sink_queries = (
+    queries_HBGD, sink_queries_HBGD = (
         _to_rows(x * head_size**-0.5, kv_heads, rows) for x in (query_TQD, sink_query_TQD)
     )
-    hidden = (~rows.visible_BML).repeat_interleave(query_TQD.shape[1] // kv_heads, dim=1)
-    cut = rows.sink_places
-    out = torch.empty_like(queries)
-    for head in range(kv_heads):
-        keys_BDL = keys_BLHD[:, :, head].transpose(1, 2)
-        scores = torch.cat(
-            (sink_queries[head] @ keys_BDL[..., :cut], queries[head] @ keys_BDL[..., cut:]), dim=-1
-        )
-        weights = scores.masked_fill_(hidden, float("-inf")).softmax(-1)
-        out[head] = weights @ values_BLHD[:, :, head]
-    return _from_rows(out, rows)
+    keys_XDL, cut = keys_XLD.transpose(1, 2), rows.sink_places
+    scores_XGL = torch.cat(
+        (
+            sink_queries_HBGD.flatten(0, 1) @ keys_XDL[..., :cut],
+            queries_HBGD.flatten(0, 1) @ keys_XDL[..., cut:],
+        ),
+        dim=-1,
+    )
+    scores_HBGL = scores_XGL.unflatten(0, (kv_heads, count)).masked_fill_(rows.hidden_BGL, float("-inf"))
+    mixed_XGD = scores_HBGL.softmax(-1).flatten(0, 1) @ values_XLD
+    return _from_rows(mixed_XGD.view_as(queries_HBGD), rows)
 
 
 def _columns(lane: Lane, start: int, block_size: int) -> tuple[list[int], list[int]]:

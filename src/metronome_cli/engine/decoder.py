@@ -109,8 +109,8 @@ class Decoder:
         if layer.query_norm is not None and layer.key_norm is not None:
             query_TQD = self._norm(query_TQD, layer.query_norm)
             key_THD = self._norm(key_THD, layer.key_norm)
-        keys.flatten(0, 1)[layout.place_T] = turns.own(key_THD).to(keys.dtype)
-        values.flatten(0, 1)[layout.place_T] = value_THD.to(values.dtype)
+        keys.flatten(1, 2)[:, layout.place_T] = turns.own(key_THD).transpose(0, 1).to(keys.dtype)
+        values.flatten(1, 2)[:, layout.place_T] = value_THD.transpose(0, 1).to(values.dtype)
         mixed_TQD = self.attend(turns.own(query_TQD), turns.to_sinks(query_TQD), keys, values, layout)
         return layer.out(mixed_TQD.flatten(1))
 

@@ -218,7 +218,8 @@ class Engine:
 
     def _compute_share(self, rows: list[_Row]) -> Tensor:
         lanes, lengths = [row.session.lane for row in rows], [len(row) for row in rows]
-        layout = plan(lanes, lengths, self.pool.block_size, self.memory.scratch)
+        config = self.decoder.config
+        layout = plan(lanes, lengths, self.memory, config.heads // config.kv_heads)
         rotary_TA = torch.cat([row.rotary for row in rows])
         is_anchored_T = torch.cat(
             [torch.full((len(row),), row.session.positions == "anchored") for row in rows]

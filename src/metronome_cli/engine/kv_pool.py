@@ -12,18 +12,21 @@ import torch
 
 
 class KvPool:
-    """Per layer, keys and values [blocks + 1, block_size, kv_heads, head_dim].
+    """Per layer, keys and values [kv_heads, blocks + 1, block_size, head_dim].
 
-    The last block is scratch: padding reads it, and it stays zero.
+    Heads come first: gathered that way, a session's keys are what a batched product over (head, row) takes,
+    without a copy more (docs/log.md). The last block is scratch: padding reads it, and it stays zero.
     """
 
     def __init__(
         self, layers: int, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
     ) -> None:
-        shape = (layers, blocks + 1, block_size, kv_heads, head_dim)
+        shape = (layers, kv_heads, blocks + 1, block_size, head_dim)
         self.keys = torch.zeros(shape, dtype=dtype)
         self.values = torch.zeros(shape, dtype=dtype)
         self.scratch = blocks
+        self.block_size = block_size
+        self.kv_heads = kv_heads
 
     def wipe(self, blocks: Sequence[int]) -> None:
         """Zero blocks that change hands: the next tenant sees nothing of the last one, NaN included."""
@@ -32,8 +35,8 @@ class KvPool:
     def fill(self, blocks: Sequence[int], value: float) -> None:
         """Set every place of `blocks` in all layers to `value`."""
         where = torch.tensor(blocks)
-        self.keys[:, where] = value
-        self.values[:, where] = value
+        self.keys[:, :, where] = value
+        self.values[:, :, where] = value
 
     @property
     def bytes(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,22 @@ _FAMILIES = ("llama", "qwen2", "qwen3")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Take = Callable[[str, tuple[int, ...]], Tensor]
+LayOut = Callable[..., Linear]  # of a weight and perhaps a bias
 
 
-def load_decoder(folder: Path, dtype: torch.dtype | str = torch.float32) -> Decoder:
-    """The decoder of a checkpoint folder. AssetError when it is of another architecture or incomplete."""
+def load_decoder(
+    folder: Path, dtype: torch.dtype | str = torch.float32, products: torch.dtype | None = None
+) -> Decoder:
+    """The decoder of a checkpoint folder. AssetError when it is of another architecture or incomplete.
+
+    `products`: what its matrices are multiplied in (linear.py); by default `dtype`.
+    """
     dtype = _DTYPES[dtype] if isinstance(dtype, str) else dtype
+    lay_out = partial(Linear, products=products)
     source = _read_config(folder)
     config = _decoder_config(source, folder)
     tensors = _Tensors(folder, dtype)
-    weights = _fuse(config, tensors.take)
+    weights = _fuse(config, tensors.take, lay_out)
     tensors.check_nothing_left(ignore={"lm_head.weight"} if config.tied else set())
     return Decoder(config, weights, make_rope(source, folder, dtype))
 
@@ -120,15 +128,15 @@ def _decoder_config(source: PreTrainedConfig, folder: Path) -> DecoderConfig:
     )
 
 
-def _fuse(config: DecoderConfig, take: Take) -> DecoderWeights:
+def _fuse(config: DecoderConfig, take: Take, lay_out: LayOut) -> DecoderWeights:
     embedding = take("model.embed_tokens.weight", (config.vocab, config.hidden))
-    layers = tuple(_fuse_layer(config, take, f"model.layers.{n}.") for n in range(config.layers))
+    layers = tuple(_fuse_layer(config, take, lay_out, f"model.layers.{n}.") for n in range(config.layers))
     norm = take("model.norm.weight", (config.hidden,))
     head = embedding if config.tied else take("lm_head.weight", (config.vocab, config.hidden))
-    return DecoderWeights(embedding, layers, norm, Linear(head))
+    return DecoderWeights(embedding, layers, norm, lay_out(head))
 
 
-def _fuse_layer(config: DecoderConfig, take: Take, prefix: str) -> LayerWeights:
+def _fuse_layer(config: DecoderConfig, take: Take, lay_out: LayOut, prefix: str) -> LayerWeights:
     hidden, inner = config.hidden, config.intermediate
     heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
     rows = {name: count * config.head_dim for name, count in heads.items()}
@@ -136,16 +144,16 @@ def _fuse_layer(config: DecoderConfig, take: Take, prefix: str) -> LayerWeights:
     biases = [take(f"{attention}{n}_proj.bias", (r,)) for n, r in rows.items()] if config.qkv_bias else []
     return LayerWeights(
         input_norm=take(prefix + "input_layernorm.weight", (hidden,)),
-        qkv=Linear(
+        qkv=lay_out(
             torch.cat([take(f"{attention}{n}_proj.weight", (r, hidden)) for n, r in rows.items()]),
             torch.cat(biases) if biases else None,
         ),
         query_norm=take(attention + "q_norm.weight", (config.head_dim,)) if config.qk_norm else None,
         key_norm=take(attention + "k_norm.weight", (config.head_dim,)) if config.qk_norm else None,
-        out=Linear(take(attention + "o_proj.weight", (hidden, rows["q"]))),
+        out=lay_out(take(attention + "o_proj.weight", (hidden, rows["q"]))),
         post_norm=take(prefix + "post_attention_layernorm.weight", (hidden,)),
-        gate_up=Linear(torch.cat([take(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")])),
-        down=Linear(take(mlp + "down_proj.weight", (hidden, inner))),
+        gate_up=lay_out(torch.cat([take(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")])),
+        down=lay_out(take(mlp + "down_proj.weight", (hidden, inner))),
     )
 
 

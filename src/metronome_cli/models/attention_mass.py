@@ -76,9 +76,9 @@ class WatchedAttention:
     ) -> Tensor:
         """[T, Q, D]. Without a window there are no sinks, hence no use for the second query."""
         (lane,) = layout.lanes
-        block, kv_heads, size = keys.shape[1:]
+        kv_heads, _, block, size = keys.shape
         at = torch.tensor([lane.table[p // block] * block + p % block for p in range(lane.length)])
-        keys_HPD, values_HPD = (pool.flatten(0, 1)[at].transpose(0, 1) for pool in (keys, values))
+        keys_HPD, values_HPD = (pool.flatten(1, 2)[:, at] for pool in (keys, values))
         query_HGTD = query_TQD.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3)
         scores_HGTP = query_HGTD @ keys_HPD.unsqueeze(1).transpose(2, 3) * size**-0.5
         hidden_TP = torch.arange(lane.length) > layout.index_T.unsqueeze(1)

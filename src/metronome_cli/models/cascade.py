@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..engine.linear import products_of
 from ..frame import Frame, KvUsage, Prefilled, Refused, SessionId, TickEvent
 from ..profile import OWN, Profile, Terms
 from ..window import Policy
@@ -36,7 +37,11 @@ class Cascade:
 
     def __init__(self, profile: Profile) -> None:
         self._text = TextModel(profile)  # first: it says how many threads there are
-        self._ears = Ears(locate(profile.model.ears), token_cap=profile.model.heard_tokens)
+        self._ears = Ears(
+            locate(profile.model.ears),
+            token_cap=profile.model.heard_tokens,
+            products=products_of(profile.model.products),
+        )
         self._calls: dict[SessionId, _Ear] = {}
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:

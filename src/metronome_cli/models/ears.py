@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from whisper.utils import compression_ratio
 
@@ -126,7 +127,13 @@ class Ears:
     """
 
     def __init__(
-        self, checkpoint: Path, *, token_cap: int = 40, context_s: float = 8.0, buffer_s: float = 6.0
+        self,
+        checkpoint: Path,
+        *,
+        token_cap: int = 40,
+        context_s: float = 8.0,
+        buffer_s: float = 6.0,
+        products: torch.dtype | None = None,
     ) -> None:
         if token_cap < 1:
             raise ProfileError("ears.token_cap", token_cap, "use 1 token or more")
@@ -134,7 +141,7 @@ class Ears:
             raise ProfileError("ears.context_s", context_s, "use 8 to 30 s")
         if not 3 <= buffer_s <= 8:
             raise ProfileError("ears.buffer_s", buffer_s, "use 3 to 8 s")
-        self._whisper = WhisperBatch(checkpoint, context_s)
+        self._whisper = WhisperBatch(checkpoint, context_s, products)
         self._crew = Crew()
         self._cap = token_cap
         self._room = round(buffer_s * RATE)

@@ -69,11 +69,16 @@ class Scorer:
     """
 
     def __init__(
-        self, folder: Path, dtype: str = "float32", threads: int | None = None, shared_kv: int = SHARED_KV
+        self,
+        folder: Path,
+        dtype: str = "float32",
+        threads: int | None = None,
+        shared_kv: int = SHARED_KV,
+        products: torch.dtype | None = None,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        self._decoder = load_decoder(folder, dtype)
+        self._decoder = load_decoder(folder, dtype, products)
         self._shared_kv = shared_kv
         self._tokenizer = _tokenizer(folder)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..engine.engine import Engine, StepOutput
+from ..engine.linear import products_of
 from ..engine.sampling import Sampling
 from ..engine.weights import load_decoder
 from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
@@ -77,7 +78,7 @@ class TextModel:
         self._chat = Chat(folder, profile.model.header)
         self._policy = profile.check_fit(len(self._chat.header))
         self._engine = Engine(
-            load_decoder(folder, profile.model.dtype),
+            load_decoder(folder, profile.model.dtype, products_of(profile.model.products)),
             profile.pool.blocks,
             profile.pool.block_size,
             max_append=profile.beat.prefill_tokens,

@@ -47,16 +47,18 @@ class WhisperBatch:
 
     Audio is zero-padded to `context_s` instead of Whisper's 30 s, which makes the encoder several times
     cheaper. A row's result does not depend on the other rows, but for rounding inside torch's kernels.
+    `products`: what its matrices are multiplied in (engine/linear.py).
     """
 
-    def __init__(self, checkpoint: Path, context_s: float) -> None:
+    def __init__(self, checkpoint: Path, context_s: float, products: torch.dtype | None = None) -> None:
         self._model = load_whisper(checkpoint)
+        _lay_out(self._model, products)
         self._samples = round(context_s * SAMPLE_RATE)
         self._tokenizer: Tokenizer = get_tokenizer(
             self._model.is_multilingual, num_languages=self._model.num_languages, language="en"
         )
         # Every round multiplies by the whole table, so a copy is laid out for that.
-        self._vocabulary = Linear(self._model.decoder.token_embedding.weight.detach())
+        self._vocabulary = Linear(self._model.decoder.token_embedding.weight.detach(), products=products)
         self._never = torch.tensor(_never_text(self._tokenizer, self._model.dims.n_vocab))
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -243,6 +245,27 @@ class _Loop:
         weights_BHPA = scores_BHPA.softmax(-1)
         told_BPE: Tensor = attention.out((weights_BHPA @ values_BHAD).transpose(1, 2).flatten(2))
         return told_BPE, weights_BHPA
+
+
+class _LaidOut(torch.nn.Module):
+    """A linear module of Whisper's, with its weight laid out once."""
+
+    def __init__(self, module: torch.nn.Linear, products: torch.dtype | None) -> None:
+        super().__init__()
+        bias = None if module.bias is None else module.bias.detach()
+        self._linear = Linear(module.weight.detach(), bias, products)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._linear(x)
+
+
+def _lay_out(module: torch.nn.Module, products: torch.dtype | None) -> None:
+    """Put a `_LaidOut` in the place of every linear module inside."""
+    for name, child in list(module.named_children()):
+        if isinstance(child, torch.nn.Linear):
+            setattr(module, name, _LaidOut(child, products))
+        else:
+            _lay_out(child, products)
 
 
 def _heads(attention: MultiHeadAttention, x_BPE: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..clock import Clock
+from ..engine.linear import products_of
 from ..models.assets import locate
 from ..models.chat import Chat
 from ..models.perplexity import Scorer, load_judge
@@ -83,7 +84,13 @@ class Probe:
     @cached_property
     def scorer(self) -> Scorer:
         """The model itself, as a reader of text."""
-        return Scorer(locate(self.profile.model.thinker), self.profile.model.dtype, self.profile.run.threads)
+        model = self.profile.model
+        return Scorer(
+            locate(model.thinker),
+            model.dtype,
+            self.profile.run.threads,
+            products=products_of(model.products),
+        )
 
     @cached_property
     def judge(self) -> Scorer:
