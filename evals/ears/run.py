@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from whisper.normalizers import EnglishTextNormalizer
 
 from metronome_cli.clock import SystemClock
+from metronome_cli.engine.linear import products_of
 from metronome_cli.models.assets import locate
 from metronome_cli.models.ears import PAUSE_S, RATE, SETTLED_S, Ears, Heard
-from metronome_cli.profile import load_profile
+from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
 from metronome_cli.speech import GAP_S, Clip, read_clips
 from metronome_cli.stats import percentiles
@@ -138,12 +139,12 @@ def score(call: Call, heard: Sequence[Heard], frame_s: float) -> tuple[dict[str,
     return row, delays
 
 
-def measure(
-    clips: Sequence[Clip], checkpoint: Path, seeds: int, token_cap: int, frame_s: float
-) -> dict[str, Any]:
+def measure(clips: Sequence[Clip], checkpoint: Path, seeds: int, profile: Profile) -> dict[str, Any]:
+    frame_s = profile.beat.frame_s
     offline = hear_offline(clips, checkpoint)
     calls = [make_call(clips, offline, seed, frame_s) for seed in range(seeds)]
-    ears = Ears(checkpoint, token_cap=token_cap)
+    products = products_of(profile.model.products)
+    ears = Ears(checkpoint, token_cap=profile.model.heard_tokens, products=products)
     play(ears, calls[:1])  # the first inference also allocates
     played = play(ears, calls)
     rows, delays = zip(
@@ -180,9 +181,7 @@ def main() -> None:
     report = new_report("eval-ears", profile, SystemClock())
     (checkpoint,) = locate(profile.model.ears).glob("*.pt")
     clips = read_clips(locate("librivox"))
-    report.results = measure(
-        clips, checkpoint, options.calls, profile.model.heard_tokens, profile.beat.frame_s
-    )
+    report.results = measure(clips, checkpoint, options.calls, profile)
     report.held = report.results["wer_max"] <= WER_LIMIT
     print(report.results)
     folder = Path(__file__).parent / "results"
