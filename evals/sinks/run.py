@@ -75,8 +75,7 @@ SHORT = Part(
 BEYOND = Part("16,384 tokens", 16384, 8, (Read(FULL, Unbounded()), *windows((1020, 4))))
 # Without the full cache: past 16,384 tokens it has nothing to tell, and at 65,536 it takes 3 GB a session.
 LONG = Part("65,536 tokens, W=1020", 65536, 4, tuple(windows((1020, 4))))
-LONG_SMALL = Part("65,536 tokens, W=508", 65536, 4, tuple(windows((508, 4))))
-PARTS = {"short": SHORT, "beyond": BEYOND, "long": LONG, "long-small": LONG_SMALL}
+PARTS = {"short": SHORT, "beyond": BEYOND, "long": LONG}
 
 
 def main() -> None:
