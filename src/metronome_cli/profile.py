@@ -69,7 +69,14 @@ class PoolSection(_Section):
 
 
 class AdmissionSection(_Section):
-    max_sessions: Count = 8
+    """Who may join: what moves the cap on live calls (runtime/admission), and what calls are to get."""
+
+    admit: Literal["fixed", "aimd", "gradient", "forecast"] = "fixed"
+    max_sessions: Count = 8  # the cap is never above it; fixed: it is the cap
+    target_share: Annotated[float, Field(gt=0, le=1)] = 0.8  # of frame_s, in which the last token is to come
+    percentile: Annotated[float, Field(ge=50, lt=100)] = 95.0  # of ticks that keep the target
+    window_ticks: Annotated[int, Field(ge=1, le=200)] = 20  # that are looked at
+    horizon_s: Seconds = 300.0  # forecast: how long a call is expected to last
 
 
 class ServerSection(_Section):

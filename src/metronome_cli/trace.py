@@ -44,6 +44,8 @@ class TickRecord(msgspec.Struct, kw_only=True, tag_field="record", tag="tick"):
     kv_leased: int = 0  # blocks held by sessions
     kv_reserved: int = 0  # blocks promised to windowed sessions, held or not
     kv_total: int = 0
+    cap: int = 0  # most calls at a time, from here on
+    cap_reason: str = ""  # what binds it, the reason of a refusal; "": not recorded
     arm: str = ""  # which of several runs in one folder
 
 

@@ -85,6 +85,7 @@ def test_a_port_in_use_is_said_before_anything_is_made(profile: Path, tmp_path: 
 
 def test_options_win_over_the_profile_and_are_checked_like_it(profile: Path) -> None:
     assert "admission.max_sessions = 0" in refused("--profile", profile, "--max-sessions", 0)
+    assert "admission.admit = 'hope'" in refused("--profile", profile, "--admit", "hope")
     assert "window.window = 'wide'" in refused("--profile", profile, "--window", "wide")
     assert "window.policy = 'none'" in refused("--profile", profile, "--policy", "none")
     assert "window.sinks = 600" in refused("--profile", profile, "--window", "512", "--sinks", "600")

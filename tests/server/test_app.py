@@ -41,6 +41,20 @@ def test_a_call_beyond_the_cap_is_refused_before_the_upgrade(start: Start) -> No
     asyncio.run(scene())
 
 
+def test_a_call_beyond_a_cap_that_moves_is_refused_with_its_reason(start: Start) -> None:
+    """Until a beat with one call was measured, one is let in; and this beat is long."""
+    server = start(frame_s=30.0, max_sessions=3, options=["--admit", "forecast"])
+
+    async def scene() -> None:
+        async with call(server):
+            error, answer = await refusal(server)
+            assert answer.response.status_code == 503
+            assert error.code == "ramp"
+            assert "a few per beat" in error.message
+
+    asyncio.run(scene())
+
+
 def test_a_call_whose_blocks_do_not_fit_is_refused_by_that_reason(start: Start) -> None:
     """One session of the profile can need 22 blocks of the 30."""
     server = start(blocks=30)

@@ -193,6 +193,17 @@ def test_a_new_engine_begins_empty_and_counters_go_on() -> None:
     assert found["metronome_engine_restarts_total", ""] == 1
 
 
+def test_the_cap_is_told_with_what_binds_it_and_before_the_first_beat_it_is_the_profiles() -> None:
+    metrics = Metrics(profile())
+    assert page(metrics)["metronome_admission_cap", "max_sessions"] == 8
+    told = beat(sessions=5, free=1)
+    told.tick.cap, told.tick.cap_reason = 6, "latency"
+    metrics.beat(told)
+    found = page(metrics)
+    assert found["metronome_admission_cap", "latency"] == 6
+    assert ("metronome_admission_cap", "max_sessions") not in found
+
+
 def test_a_server_that_takes_no_calls_offers_none() -> None:
     found = page(Metrics(profile()), ready=False)
     assert found["metronome_ready", ""] == found["metronome_free_calls", ""] == 0

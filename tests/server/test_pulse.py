@@ -7,7 +7,7 @@ import pytest
 
 from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
 from metronome_cli.profile import OWN, Profile, Terms, parse_profile
-from metronome_cli.runtime.admission import FixedCap
+from metronome_cli.runtime.admission import Cap, FixedCap
 from metronome_cli.runtime.sessions import Session, Sessions
 from metronome_cli.server.messages import Beat
 from metronome_cli.server.pulse import Pulse
@@ -48,7 +48,8 @@ class Stage:
 
     def __init__(self) -> None:
         self.profile = profile()
-        self.calls = Sessions(Model(), FixedCap(4), max_pending_s=60.0, seed=0)
+        self.cap = FixedCap(4)
+        self.calls = Sessions(Model(), self.cap, max_pending_s=60.0, seed=0)
         self._pulse = Pulse(self.profile)
         self._number = 0
 
@@ -109,6 +110,12 @@ def test_free_calls_are_the_fewer_of_places_and_what_the_pool_can_promise(
 ) -> None:
     stage.open()
     assert stage.tick({}, room=room).free_calls == free
+
+
+def test_free_calls_follow_a_cap_that_moves(stage: Stage) -> None:
+    stage.open()
+    stage.cap.cap = Cap(2, "latency")
+    assert stage.tick({}).free_calls == 1
 
 
 def test_a_mute_session_is_counted_each_tick_and_told_of_once(

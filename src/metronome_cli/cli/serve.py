@@ -30,21 +30,25 @@ ApiKey = Annotated[
     ),
 ]
 
+Gateways = Annotated[int | None, typer.Option(help="Processes that share the port, for many calls.")]
+Admit = Annotated[str | None, typer.Option(help="What caps live calls: fixed, aimd, gradient or forecast.")]
+
 
 def serve(
     *,
     profile: Annotated[str, typer.Option(help="A built-in profile, or a path ending in .toml.")] = "laptop",
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
-    gateways: Annotated[
-        int | None, typer.Option(help="Processes that share the port, for many calls.")
-    ] = None,
+    gateways: Gateways = None,
     policy: Annotated[str | None, typer.Option(help="Retention: window, unbounded or recycle.")] = None,
     window: Annotated[str | None, typer.Option(help='W in tokens, or in seconds as "20 s".')] = None,
     sinks: Annotated[str | None, typer.Option(help='S in tokens, or "header".')] = None,
     positions: Annotated[str | None, typer.Option(help="anchored or absolute.")] = None,
     blocks: Annotated[int | None, typer.Option(help="Blocks in the KV pool.")] = None,
-    max_sessions: Annotated[int | None, typer.Option(help="Most calls at a time.")] = None,
+    admit: Admit = None,
+    max_sessions: Annotated[
+        int | None, typer.Option(help="Most calls at a time, whatever caps them.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
     api_key: ApiKey = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file of such keys, one a line.")] = None,
@@ -60,7 +64,7 @@ def serve(
       metronome serve
       metronome serve --profile laptop-text --port 0 --json
       metronome serve --policy unbounded --blocks 64
-      metronome serve --no-live
+      metronome serve --admit forecast --max-sessions 32 --no-live
     """
     from ..profile import load_profile
     from ..server.access import read_keys
@@ -75,6 +79,7 @@ def serve(
         "window.sinks": _number(sinks),
         "window.positions": positions,
         "pool.blocks": blocks,
+        "admission.admit": admit,
         "admission.max_sessions": max_sessions,
         "run.seed": seed,
     }
@@ -82,8 +87,6 @@ def serve(
     checked = load_profile(profile, overrides)
     set_up_logging("metronome")
     keys = read_keys(api_key, api_key_file)
-    if sys.stderr.isatty():
-        typer.echo(f"metronome: loading {_model(checked)} ...", err=True)
     report, failure = _run(checked, out if record else None, live, as_json, keys)
     if not as_json:
         show(report, as_json)
@@ -107,6 +110,8 @@ def _run(
     from ..server.access import warn_if_exposed
     from .live import watching
 
+    if sys.stderr.isatty():
+        typer.echo(f"metronome: loading {_model(profile)} ...", err=True)
     clock = SystemClock()
     server = profile.server
     with gateway.listen(server.host, server.port, server.gateways) as listener:

@@ -25,6 +25,7 @@ from ..frame import (
 from ..profile import OWN, Terms
 from ..trace import FrameRecord, TickRecord
 from ..window import Policy
+from .admission import Measured
 from .recorder import Recorder
 from .sessions import Session, Sessions
 from .ticker import Tick
@@ -101,6 +102,7 @@ class Beat:
         self._listener = listener
         self._recorder = recorder
         self._clock = clock
+        self._held: dict[SessionId, int] = {}  # blocks of each call served, after the latest tick
 
     def run(self, tick: Tick) -> TickRecord:
         """Gather, step, scatter. MetronomeError when the pool's accounts do not add up afterwards."""
@@ -155,6 +157,7 @@ class Beat:
         for frame in frames:
             frame.blocks = self._engine.blocks(frame.session)
         usage = self._checked_usage()
+        cap = self._sessions.observe(self._measured(tick, done, frames, usage))
         record = TickRecord(
             tick=tick.index,
             due=tick.due,
@@ -169,11 +172,30 @@ class Beat:
             kv_leased=usage.leased,
             kv_reserved=usage.reserved,
             kv_total=usage.total,
+            cap=cap.calls,
+            cap_reason=cap.reason,
         )
         self._recorder.tick(record, frames)
         for frame in frames:
             self._listener.frame_done(frame, record)
         return record
+
+    def _measured(self, tick: Tick, done: float, frames: Sequence[FrameRecord], usage: KvUsage) -> Measured:
+        """What the tick tells those who decide on new calls."""
+        before, self._held = self._held, {frame.session: frame.blocks for frame in frames}
+        growth = [blocks - before[session] for session, blocks in self._held.items() if session in before]
+        lasts = [frame.last for frame in frames if frame.last is not None]
+        return Measured(
+            due=tick.due,
+            done=done,
+            served=len(frames),
+            live=len(self._sessions),
+            fresh_s=max(lasts) - tick.due if lasts else None,
+            stalled=sum(frame.stalled for frame in frames),
+            older=len(growth),
+            grown=sum(growth),
+            pool=usage,
+        )
 
     def _checked_usage(self) -> KvUsage:
         """The pool's usage, once it is sure that live calls hold every leased block."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, ProfileError
 from ..frame import HEARING_RATE, Frame, Refused, SessionId
 from ..profile import Terms
-from .admission import Admission
+from .admission import Admission, Cap, Measured
 from .mute import Unanswered
 
 if TYPE_CHECKING:  # beat.py imports this file
@@ -163,6 +163,16 @@ class Sessions:
     def find(self, session: SessionId) -> Session | None:
         """The call of that number, if it is live."""
         return self._live.get(session)
+
+    @property
+    def cap(self) -> Cap:
+        """Most calls at a time, as the latest tick left it."""
+        return self._admission.cap
+
+    def observe(self, seen: Measured) -> Cap:
+        """A tick is over: the cap from here on."""
+        self._admission.observe(seen)
+        return self._admission.cap
 
     def open(self, now: float) -> Session | Refused:
         """Let a new call in on the profile's terms, with its blocks reserved, or say why not."""

@@ -32,6 +32,9 @@ _REASONS = {
     "engine_busy": "the engine process does not answer",
     "draining": "the server is going down",
     "max_sessions": "as many calls as this server takes are live",
+    "ramp": "calls are let in a few per beat until it is known what this machine can hold",
+    "latency": "with another call frames would be answered too late",
+    "memory": "with another call the KV pool would fill up before the calls end",
     "pool_full": "the KV pool has no room for another call",
 }
 

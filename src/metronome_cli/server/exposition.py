@@ -61,8 +61,11 @@ class Exposition(Collector):
         mute = metrics.latest.mute if metrics.latest else 0
         sessions = {"connected": max(0, metrics.live - whole.detached), "detached": whole.detached}
         traffic = {"in": whole.bytes_in, "out": whole.bytes_out}
+        calls, reason = metrics.cap
+        cap = {reason: calls}
         yield _gauges("sessions", "Sessions of the engine, by their caller's connection.", "state", sessions)
         yield _gauge("max_sessions", "Most sessions at a time.", most)
+        yield _gauges("admission_cap", "Most sessions at this moment, by what binds it.", "reason", cap)
         yield _gauge("free_calls", "Calls that would be let in now.", metrics.free if self._is_ready() else 0)
         yield _gauge("mute_sessions", "Sessions that are spoken to and say nothing.", mute)
         yield _count("fell_mute", "Sessions that were ever mute.", metrics.fell_mute)

@@ -20,7 +20,7 @@ from ..clock import Clock
 from ..errors import InputError, ProfileError
 from ..frame import Prefilled, Refused, Said, SessionId, Stalled
 from ..profile import Profile, Terms
-from ..runtime.admission import FixedCap
+from ..runtime.admission.choice import chosen
 from ..runtime.beat import Beat, TickEngine
 from ..runtime.recorder import Recorder
 from ..runtime.sessions import Session, Sessions
@@ -64,7 +64,7 @@ class Host:
         self._clock = clock
         self._sessions = Sessions(
             engine,
-            FixedCap(profile.admission.max_sessions),
+            chosen(profile),
             profile.server.max_pending_s,
             profile.run.seed,
             opened,

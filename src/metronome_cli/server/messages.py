@@ -17,7 +17,7 @@ from ..frame import SessionId
 from ..trace import TickRecord
 from ..wire import TickEvent
 
-PROTOCOL = 4  # raised whenever a message below changes
+PROTOCOL = 5  # raised whenever a message below changes
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):

@@ -179,6 +179,13 @@ class Metrics:
         return max(0, (self.latest.sessions if self.latest else 0) + self.whole.since)
 
     @property
+    def cap(self) -> tuple[int, str]:
+        """Most calls at a time and what binds that, as far as the engine's latest beat tells."""
+        if self.latest is None:
+            return self.profile.admission.max_sessions, "max_sessions"
+        return self.latest.tick.cap, self.latest.tick.cap_reason
+
+    @property
     def free(self) -> int:
         """Calls that would be let in now, as far as the engine's latest beat tells."""
         most = self.profile.admission.max_sessions

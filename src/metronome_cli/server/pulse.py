@@ -23,7 +23,6 @@ class Pulse:
     def __init__(self, profile: Profile) -> None:
         self._mute_s = profile.server.mute_s
         self._free = profile.model.mode == "free"
-        self._max_sessions = profile.admission.max_sessions
         self._begin()
 
     def _begin(self) -> None:
@@ -42,7 +41,7 @@ class Pulse:
     def close(self, tick: TickRecord, sessions: Sessions, usage: KvUsage) -> Beat:
         """The tick is over; the next one begins empty."""
         live = len(sessions)
-        left = max(0, self._max_sessions - live)
+        left = max(0, sessions.cap.calls - live)
         beat = Beat(
             tick,
             speaking=self._speaking,

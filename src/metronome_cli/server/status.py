@@ -30,12 +30,15 @@ def status_routes(link: EngineLink, created: int) -> list[Route]:
     async def capacity(_: Request) -> Response:
         tick = metrics.latest.tick if metrics.latest else None
         profile = metrics.profile
+        cap, reason = metrics.cap
         return JSONResponse(
             {
                 "state": link.state,
                 "free": metrics.free if link.state == "ok" else 0,
                 "live": metrics.live,
                 "max_sessions": profile.admission.max_sessions,
+                "cap": cap,
+                "cap_reason": reason,
                 "kv": {
                     "leased": tick.kv_leased if tick else 0,
                     "reserved": tick.kv_reserved if tick else 0,
