@@ -1,6 +1,6 @@
 """The beat on a machine of two cores: eight live calls of real speech, and due times that do not drift.
 
-Run:  GOMP_SPINCOUNT=300000 python -m evals.beat.run     (about 6 minutes; 2 cores with nothing else to do)
+Run:  python -m evals.beat.run --minutes 6   (about 7 minutes; 2 cores with nothing else to do)
       python -m evals.beat.run --mode turn         (the profile's own mode: few calls speak at a time)
       python -m evals.beat.run drift --minutes 10
 """

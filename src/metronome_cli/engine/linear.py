@@ -69,7 +69,7 @@ def can_pack(weight: Tensor) -> bool:
 
 def has_units(dtype: torch.dtype) -> bool:
     """Whether this CPU multiplies `dtype` in units made for it; elsewhere it would be slower than float32."""
-    told: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # a build without it says nothing
+    told: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every build
     return dtype == torch.bfloat16 and bool(told.get("avx512_bf16") or told.get("amx_bf16"))
 
 
