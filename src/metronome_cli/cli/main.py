@@ -13,12 +13,13 @@ import typer
 
 from .. import __version__
 from ..errors import MetronomeError
-from . import assets, probe, profile
+from . import assets, fit, probe, profile
 from .demo import demo
 from .doctor import doctor
 from .load import load
 from .report import report
 from .serve import serve
+from .simulate import simulate
 
 # Plain help: it reads the same in a pipe, in docs/cli.md and in a terminal, and "[URL]" is no markup in it.
 app = typer.Typer(
@@ -52,9 +53,10 @@ def _metronome(version: VersionFlag = False) -> None:
     """
 
 
-for command in (demo, serve, load, report, doctor):
+for command in (demo, serve, load, simulate, report, doctor):
     app.command()(command)
 app.add_typer(probe.app, name="probe")
+app.add_typer(fit.app, name="fit")
 app.add_typer(profile.app, name="profile")
 app.add_typer(assets.app, name="assets")
 

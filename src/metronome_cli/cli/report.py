@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table as Grid
 
     from ..report import Report
     from ..reporting.tables import Table
@@ -91,14 +92,20 @@ def show(found: Report, as_json: bool) -> None:
 def print_tables(tables: Sequence[Table]) -> Console:
     """Tables for a reader; the console that they went to."""
     from rich.console import Console
-    from rich.table import Table as Grid
 
     console = Console(markup=False, highlight=False)
     for table in tables:
-        shown = Grid(title=table.title, title_justify="left")
-        for number, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-        for row in table.rows:
-            shown.add_row(*row)
-        console.print(shown)
+        console.print(grid(table))
     return console
+
+
+def grid(table: Table) -> Grid:
+    """A table as a terminal shows it."""
+    from rich.table import Table as Grid
+
+    shown = Grid(title=table.title, title_justify="left")
+    for number, column in enumerate(table.columns):
+        shown.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown

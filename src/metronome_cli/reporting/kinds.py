@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..report import Report
+from .capacity import capacity_tables
+from .fit import fit_tables
 from .quality import quality_tables
 from .serve import serve_tables
+from .simulate import simulate_tables
 from .sinks import sinks_tables
 from .tables import Table, demo_tables, load_tables, points_table
 
@@ -22,6 +25,9 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], list[Table]]] = {
     "serve": serve_tables,
     "probe-quality": quality_tables,
     "probe-sinks": sinks_tables,
+    "fit-collapse-model": fit_tables,
+    "fit-capacity": capacity_tables,
+    "simulate": simulate_tables,
 }
 
 

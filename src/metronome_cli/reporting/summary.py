@@ -7,7 +7,7 @@ Ignores: how a run is measured, and terminals.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,8 @@ def _provenance(report: Report) -> str:
 
 
 def _draw(folder: Path, report: Report) -> Path | None:
-    if report.command == "find-n":
-        return _draw_search(folder, report)
-    if report.command == "probe-quality":
-        return _draw_quality(folder, report)
-    if report.command == "probe-sinks":
-        return _draw_sinks(folder, report)
+    if own := _PICTURES.get(report.command):
+        return own(folder, report)
     if not (folder / TRACE).exists() or not (folder / FRAMES).exists():
         return None
     # matplotlib takes half a second to load; a run without records does not need it.
@@ -89,6 +85,22 @@ def _draw_sinks(folder: Path, report: Report) -> Path:
     return path
 
 
+def _draw_fit(folder: Path, report: Report) -> Path:
+    from .fit import PICTURE, draw_fit
+
+    path = folder / PICTURE
+    draw_fit(path, f"metronome fit collapse-model: {report.results['verdict']}", report.results)
+    return path
+
+
+def _draw_capacity(folder: Path, report: Report) -> Path:
+    from .capacity import draw_capacity
+
+    path = folder / f"{report.command}.png"
+    draw_capacity(path, f"metronome fit capacity: {report.results['verdict']}", report.results)
+    return path
+
+
 def _draw_quality(folder: Path, report: Report) -> Path | None:
     if not any(kind in row for row in report.results["rows"] for kind in ("turn", "free")):
         return None
@@ -97,6 +109,25 @@ def _draw_quality(folder: Path, report: Report) -> Path | None:
     path = folder / f"{report.command}.png"
     draw_quality(path, report.results)
     return path
+
+
+def _draw_fleet(folder: Path, report: Report) -> Path:
+    from .simulate import draw_simulated
+
+    path = folder / f"{report.command}.png"
+    draw_simulated(path, f"metronome simulate: {report.results['verdict']}", report.results)
+    return path
+
+
+# Of the commands whose picture is not that of tick and frame records.
+_PICTURES: Mapping[str, Callable[[Path, Report], Path | None]] = {
+    "find-n": _draw_search,
+    "probe-quality": _draw_quality,
+    "probe-sinks": _draw_sinks,
+    "fit-collapse-model": _draw_fit,
+    "fit-capacity": _draw_capacity,
+    "simulate": _draw_fleet,
+}
 
 
 def _arms(folder: Path, report: Report) -> Mapping[str, Mapping[str, Any]]:

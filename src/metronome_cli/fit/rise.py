@@ -1,0 +1,116 @@
+"""Which rows of a series are the rise that is carried on, where it began, and what it leads to.
+
+Knows:   a series, and the test of plateau.py.
+Ignores: curves through the rise, and when it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import FieldError
+from .plateau import late_rows, rises, trend
+from .series import FEWEST, Series
+
+Array = NDArray[np.float64]
+
+LITTLE = 0.002  # share of the pool: less is rounding
+_NEARLY = 0.98  # the curve is fitted below: the last blocks go one call at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a rise begins."""
+
+    at: int  # the first row that holds something
+    start_s: float  # when the first call began, between two rows
+    rho0: float  # share held before
+    seen: bool  # False: the series begins in the middle of a rise, and its start is a line's extrapolation
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """The rows that are fitted, with what they lead to. Their times differ."""
+
+    shape: Literal["ramp", "plateau"]
+    start: Start
+    t_T: Array
+    rho_T: Array
+    live_T: Array | None
+    notes: tuple[str, ...]
+
+
+def find_rise(seen: Series) -> Rise:
+    """The last rise from the pool's first level up to a full one.
+
+    FieldError where there are fewer than 5 rows of it, or it is none.
+    """
+    of = f"{seen.name}: kv_occupancy" if seen.name else "kv_occupancy"
+    flat = FieldError(
+        of, float(seen.occupancy[-1]), "does not rise: give a trace that begins before the pool fills"
+    )
+    nearly = seen.occupancy >= _NEARLY
+    rows = int(np.argmax(nearly)) if nearly.any() else len(seen)
+    kept = np.flatnonzero(np.diff(seen.t_s[:rows], append=np.inf) > 0)  # of rows of one time the last
+    if len(kept) == 0 or seen.occupancy[kept[-1]] <= seen.occupancy[kept[0]] + LITTLE:
+        raise flat
+    start = find_start(seen.t_s[kept], seen.occupancy[kept])
+    kept = kept[start.at :]
+    if len(kept) < FEWEST:
+        raise FieldError(of, flat.value, f"rises in {len(kept)} rows only: give {FEWEST} or more of them")
+    live_T = None if seen.sessions is None else np.maximum(seen.sessions[kept], 1.0)
+    kind = _kind(seen.t_s[kept], seen.occupancy[kept], live_T, start.rho0, full=bool(nearly.any()))
+    if kind is None:
+        raise flat
+    if kind == "bent":
+        return _late_rise(seen.t_s[kept], seen.occupancy[kept])
+    before = f"the series begins at {seen.occupancy[0]:.0%}: what came before is taken for a straight line"
+    notes = () if start.seen else (before,)
+    return Rise(kind, start, seen.t_s[kept], seen.occupancy[kept], live_T, notes)
+
+
+def _kind(
+    t_T: Array, rho_T: Array, live_T: Array | None, rho0: float, *, full: bool
+) -> Literal["ramp", "bent", "plateau"] | None:
+    """What the rows show; None where they do not rise."""
+    # As if no call had come or gone: a pool that a window bounds still rises when more calls join.
+    even_T = rho_T if live_T is None else rho0 + (rho_T - rho0) * live_T[-1] / live_T
+    kind = "ramp" if full else trend(t_T, even_T)  # below a full pool there was no plateau
+    if kind == "bent":
+        kind = trend(t_T, rho_T)  # the pool itself must rise: calls that left do not come back
+    return kind if rises(t_T, even_T, to_the_end=kind == "ramp") else None
+
+
+def _late_rise(t_T: Array, rho_T: Array) -> Rise:
+    """The end of a rise that has become much slower: nothing before it tells of what comes."""
+    late = int(np.argmax(late_rows(t_T)))
+    note = f"the pool fills much slower since {t_T[late]:.1f} s: only what came after is carried on"
+    start = Start(late, float(t_T[late]), float(rho_T[late]), True)
+    return Rise("ramp", start, t_T[late + 1 :], rho_T[late + 1 :], None, (note,))
+
+
+def find_start(t_T: Array, rho_T: Array) -> Start:
+    """Where the pool last began to fill. The last row must lie above the first by more than LITTLE."""
+    risen = int(np.argmax(rho_T > rho_T[0] + LITTLE))
+    rate = (rho_T[-1] - rho_T[0]) / max(t_T[-1] - t_T[risen - 1], 1e-9)
+    waited = t_T[risen - 1] - t_T[0]
+    # A pool that stays level for as long as would have filled 2 % of it was waiting for its first call.
+    if rho_T[0] <= 0.02 or waited * rate > 0.02:
+        at = int(np.flatnonzero(rho_T <= rho_T[0] + LITTLE)[-1]) + 1
+        empty = int(np.flatnonzero(rho_T[:at] <= rho_T[0])[-1])
+        start_s = _back_to(t_T[at:], rho_T[at:] - rho_T[0])
+        return Start(at, float(np.clip(start_s, t_T[empty], t_T[at])), float(rho_T[0]), True)
+    return Start(0, min(_back_to(t_T, rho_T), float(t_T[0])), 0.0, False)
+
+
+def _back_to(t_T: Array, rho_T: Array) -> float:
+    """When the line through the first quarter of the rise was at 0; where it falls, the first time."""
+    early = max(int(np.argmax(rho_T >= rho_T[0] + (rho_T.max() - rho_T[0]) / 4)), 4)
+    if np.ptp(t_T[:early]) == 0.0:
+        return float(t_T[0])
+    slope = np.polyfit(t_T[:early] - t_T[0], rho_T[:early], 1)[0]
+    return float(t_T[0] - rho_T[0] / slope) if slope > 0.0 else float(t_T[0])

@@ -1,0 +1,81 @@
+"""A pool's occupancy over time, checked once at the edge so that nothing behind it has to ask again.
+
+Knows:   seconds, shares of a pool in 0..1, live and stalled sessions beside them.
+Ignores: files, pages and servers they came from, and what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import FieldError
+
+Floats = Sequence[float] | NDArray[np.float64]
+
+FEWEST = 5  # rows; what the forecast needs of a rise is asked there
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Rows in order of time. All arrays are of one length; build it with `checked`."""
+
+    t_s: NDArray[np.float64]  # seconds on any axis, never going back; a row may repeat
+    occupancy: NDArray[np.float64]  # share of the pool's blocks held, 0..1
+    sessions: NDArray[np.float64] | None = None  # live calls
+    pool: int | None = None  # blocks, where known
+    stalled: NDArray[np.float64] | None = None  # calls without blocks
+    name: str = ""
+
+    @classmethod
+    def checked(
+        cls,
+        t_s: Floats,
+        occupancy: Floats,
+        sessions: Floats | None = None,
+        *,
+        pool: int | None = None,
+        stalled: Floats | None = None,
+        name: str = "",
+    ) -> Series:
+        """The series, or a FieldError that names `name`, the row (counted from 1) and what was expected."""
+        of = f"{name}: " if name else ""
+        t = _finite(t_s, f"{of}t_s", len(t_s))
+        if len(t) < FEWEST:
+            raise FieldError(f"{of}t_s", len(t), f"give at least {FEWEST} rows")
+        rho = _finite(occupancy, f"{of}kv_occupancy", len(t))
+        _refuse(rho > 1.0, rho, f"{of}kv_occupancy", "give shares 0..1, not percent")
+        _refuse(rho < 0.0, rho, f"{of}kv_occupancy", "give shares 0..1")
+        _refuse(np.diff(t, prepend=t[0]) < 0.0, t, f"{of}t_s", "time goes back: give rows in order of time")
+        live = None if sessions is None else _counts(sessions, f"{of}sessions", len(t))
+        waiting = None if stalled is None else _counts(stalled, f"{of}stalled", len(t))
+        if pool is not None and pool < 1:
+            raise FieldError(f"{of}pool", pool, "give 1 or more blocks")
+        return cls(t, rho, live, pool, waiting, name)
+
+    def __len__(self) -> int:
+        return len(self.t_s)
+
+
+def _finite(values: Floats, field: str, rows: int) -> NDArray[np.float64]:
+    found = np.asarray(values, np.float64)
+    if found.shape != (rows,):
+        raise FieldError(field, found.shape, f"give one number for each of the {rows} rows")
+    _refuse(~np.isfinite(found), found, field, "give a finite number")
+    return found
+
+
+def _counts(values: Floats, field: str, rows: int) -> NDArray[np.float64]:
+    found = _finite(values, field, rows)
+    _refuse(found < 0.0, found, field, "give 0 or more calls")
+    return found
+
+
+def _refuse(wrong: NDArray[np.bool_], values: NDArray[np.float64], field: str, cure: str) -> None:
+    """FieldError about the first row that is wrong."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise FieldError(f"{field}, row {row + 1}", float(values[row]), cure)

@@ -1,0 +1,134 @@
+"""`metronome simulate`, from options to a run folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from metronome_cli.cli.main import main
+from metronome_cli.trace import TickRecord, read_records
+
+Simulate = Callable[..., tuple[int, str, str]]
+SMALL = ("--devices", 3, "--calls", 60, "--duration", "5m", "--call-length", "exp:1m")
+FITTED = {
+    "cost": {"fixed_s": 0.2, "session_s": 0.05, "ratios": [0.9, 1.0, 1.1]},
+    "per_session": {"tokens_in": 4.5, "tokens_out": 3.0, "blocks": 17.0},
+}
+
+
+@pytest.fixture
+def simulate(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Simulate:
+    """The command, with its exit code, standard output and standard error."""
+
+    def command(*options: object) -> tuple[int, str, str]:
+        words = ["metronome", "simulate", "--out", tmp_path / "runs", *options]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return (left.value.code if isinstance(left.value.code, int) else 0, *capfd.readouterr())
+
+    return command
+
+
+def cost(tmp_path: Path, document: object) -> Path:
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_the_answer_is_a_table_a_sentence_and_a_run_folder_that_is_drawn_again_alike(
+    simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = simulate(*SMALL)
+    said = " ".join(out.split())
+    assert code == 0
+    assert "no --cost: a tick of max_sessions calls is assumed to take 75 % of the target" in said
+    assert "no pool ran out" in said
+    [folder] = (tmp_path / "runs").iterdir()
+    assert f"run: {folder}" in err
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert files.keys() == {"report.json", "summary.md", "simulate.png"}
+    (folder / "simulate.png").unlink()
+    monkeypatch.setattr(sys, "argv", ["metronome", "report", str(folder)])
+    with pytest.raises(SystemExit):
+        main()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+def test_a_fitted_cost_is_used_and_a_seed_repeats_everything(simulate: Simulate, tmp_path: Path) -> None:
+    options = (*SMALL, "--cost", cost(tmp_path, FITTED), "--json")
+    first, again, other = (json.loads(simulate(*options, "--seed", seed)[1])["results"] for seed in (1, 1, 2))
+    assert first == again
+    assert first["looks"] != other["looks"]
+    assert first["cost"]["session_s"] == 0.05
+    assert first["admitted"] + sum(first["refused"].values()) == first["offered"]
+
+
+def test_a_pool_that_runs_out_is_exit_code_3_with_its_moment(simulate: Simulate) -> None:
+    code, out, _ = simulate(
+        *("--devices", 2, "--calls", 8, "--duration", "10m", "--call-length", "1h", "--json"),
+        *("--policy", "unbounded", "--blocks", 200),
+    )
+    results = json.loads(out)["results"]
+    assert code == 3
+    assert results["saturated"] == 2
+    assert 0 < results["t_sat"] == min(results["t_sat_by_device"])
+    assert results["peak_occupancy"] == 1.0
+
+
+def test_ticks_that_are_late_too_often_are_exit_code_3(simulate: Simulate, tmp_path: Path) -> None:
+    slow = FITTED | {"cost": {"fixed_s": 1.9, "session_s": 0.0}}
+    code, out, _ = simulate(*SMALL, "--cost", cost(tmp_path, slow), "--json")
+    assert code == 3
+    assert json.loads(out)["results"]["late_share"] == 1.0
+
+
+def test_recorded_ticks_are_a_trace_with_an_arm_a_device(simulate: Simulate, tmp_path: Path) -> None:
+    assert simulate(*SMALL, "--record")[0] == 0
+    [folder] = (tmp_path / "runs").iterdir()
+    arms = [tick.arm for tick in read_records(folder / "trace.jsonl", TickRecord)]
+    assert {arm: arms.count(arm) >= 148 for arm in set(arms)} == {
+        f"device-{number}": True for number in range(3)
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "Expected `object`"),
+        ({"cost": FITTED["cost"]}, "per_session"),
+        (FITTED | {"cost": {"fixed_s": -1, "session_s": 0}}, "$.cost.fixed_s"),
+        (FITTED | {"cost": {"fixed_s": 0, "session_s": 0, "ratios": []}}, "$.cost.ratios"),
+        (FITTED | {"per_session": {"tokens_in": 1, "tokens_out": 99}}, "said = 99.0: use 0 to 6 tokens"),
+    ],
+)
+def test_a_cost_that_is_none_is_one_line_and_exit_code_2(
+    simulate: Simulate, tmp_path: Path, document: object, said: str
+) -> None:
+    code, out, err = simulate(*SMALL, "--cost", cost(tmp_path, document))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--duration", "0s"), "duration = 0.0: use more than 0"),
+        (("--admit", "all"), "admission.admit"),
+        (("--call-length", "long"), "call-length"),
+        (("--cost", "nothing-here.json"), "nothing-here.json"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_and_leaves_no_folder(
+    simulate: Simulate, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    code, out, err = simulate(*options)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,122 @@
+"""What is said of a forecast: a plain document, a sentence, the parts of a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from metronome_cli.errors import FieldError
+from metronome_cli.fit import answer as module
+from metronome_cli.fit.answer import Answer, Asked, answer
+from metronome_cli.fit.forecast import Forecast
+from metronome_cli.fit.limits import Beats
+from metronome_cli.fit.plateau import Interval, Plateau
+from metronome_cli.fit.series import Series
+from metronome_cli.fit.sources import Source
+
+RAMP = Forecast("ramp", Interval(145.0, 143.0, 149.0), 0.0, 0.0069, None, None, None, 144.0, 800, 83.0)
+LEVEL = Plateau(Interval(0.254, 0.253, 0.258), 60.0, 0.002, 500)
+FLAT = Forecast("plateau", None, 0.0, 0.0, None, LEVEL, None, None, 800, 83.0)
+
+Tell = Callable[..., Answer]
+
+
+def series(end: float = 1.0, until: float = 83.0) -> Series:
+    """A pool that fills in 145 s, seen for `until` seconds, or as far as `end`."""
+    t = np.linspace(0.0, until, 800)
+    return Series.checked(t, np.clip(t / 145, 0.0, end), name="a.csv")
+
+
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch) -> Tell:
+    """What is said of a forecast that is given."""
+    monkeypatch.setattr(Forecast, "at", lambda _, t_s: min(1.0, t_s / 145))
+    monkeypatch.setattr(module, "score", lambda _, of: {"points": of.points})
+
+    def run(of: Forecast, source: Source, asked: Asked | None = None) -> Answer:
+        monkeypatch.setattr(module, "forecast", lambda *_, **__: of)
+        return answer(source, asked or Asked())
+
+    return run
+
+
+def test_a_ramp_is_told_with_its_interval_and_what_is_left(tell: Tell) -> None:
+    found = tell(RAMP, Source(series()))
+    assert (
+        found.told["verdict"] == "The pool will be full at 145 s (143 to 149), 62.0 s from the last sample."
+    )
+    assert found.left_s == 62.0
+    assert list(found.told)[:2] == ["t_sat", "rho0"]
+    assert json.loads(json.dumps(found.told)) == found.told
+
+
+def test_an_interval_without_an_end_is_null_and_no_bound(tell: Tell) -> None:
+    found = tell(replace(RAMP, t_sat=Interval(145.0, 143.0, math.inf)), Source(series()))
+    assert found.told["t_sat"]["high"] is None
+    assert "(143 to no bound)" in found.told["verdict"]
+    assert np.isfinite(found.drawn["curve"]["t_s"]).all()
+
+
+def test_a_pool_that_is_full_has_no_time_left(tell: Tell) -> None:
+    full = replace(RAMP, last_s=160.0)
+    found = tell(full, Source(series(until=160.0)))
+    assert found.left_s == 0.0
+    assert found.told["verdict"] == "The pool is full, since 145 s."
+
+
+def test_a_pool_that_was_full_and_is_not_is_told_so(tell: Tell) -> None:
+    seen = series(until=160.0)
+    found = tell(
+        replace(RAMP, last_s=160.0),
+        Source(replace(seen, occupancy=np.where(seen.t_s > 150, 0.3, seen.occupancy))),
+    )
+    assert found.left_s == 0.0
+    assert found.told["verdict"] == "The pool was full at 145 s, and is at 30 % now."
+
+
+def test_a_plateau_is_told_with_its_level_and_its_ceiling(tell: Tell) -> None:
+    beats = Beats([10.0, 20.0, 30.0] * 5, [0.2, 0.3, 0.4] * 5, 1.0)
+    found = tell(FLAT, Source(series(0.254), beats))
+    level, limit = (
+        "The pool levels off at 25.4 % (25.3 to 25.8) and does not fill",
+        "the deadline binds first",
+    )
+    assert found.told["verdict"] == f"{level}; it holds 500 sessions; {limit}."
+    assert found.left_s is None
+    assert found.told["limit"]["deadline_sessions"] in (89, 90)
+
+
+def test_the_probability_is_told_with_the_length_it_is_for(tell: Tell) -> None:
+    asked = Asked(session_length=300.0)
+    found = tell(replace(RAMP, collapse_probability=0.875), Source(series()), asked)
+    assert "; calls of 300 s collapse with probability 0.88." in found.told["verdict"]
+
+
+def test_notes_of_the_source_come_first(tell: Tell) -> None:
+    found = tell(replace(RAMP, notes=("of the fit",)), Source(series(), notes=("of the page",)))
+    assert found.told["notes"] == ["of the page", "of the fit"]
+
+
+def test_only_what_was_known_is_drawn_as_the_straight_line_and_all_samples_are(tell: Tell) -> None:
+    bent = series(until=120.0)
+    rho = np.where(bent.t_s > 83.0, 83 / 145 + (bent.t_s - 83.0) / 300, bent.occupancy)
+    found = tell(RAMP, Source(replace(bent, occupancy=rho)), Asked(at=0.5))
+    assert found.drawn["line"]["rate"] == pytest.approx(1 / 145)
+    assert found.drawn["samples"]["t_s"][-1] == 120.0
+    assert len(found.drawn["samples"]["t_s"]) == 600
+    assert found.told["score"] == {"points": 800}
+
+
+def test_a_pool_that_never_was_so_full_cannot_be_asked_of_then(tell: Tell) -> None:
+    with pytest.raises(FieldError, match=r"a\.csv: at = 0\.7: the pool is never fuller than 0\.57"):
+        tell(RAMP, Source(series()), Asked(at=0.7))
+
+
+def test_a_pool_without_a_rise_is_refused(tell: Tell) -> None:
+    with pytest.raises(FieldError, match=r"a\.csv: kv_occupancy = 0\.0: does not rise"):
+        tell(replace(FLAT, shape="empty", plateau=None), Source(series(0.0)))

@@ -1,0 +1,243 @@
+"""When the pool will be full, with an interval that holds."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metronome_cli.errors import FieldError
+from metronome_cli.fit.forecast import Forecast, forecast, full_at, score
+from metronome_cli.fit.plateau import Interval
+from metronome_cli.fit.series import Series
+
+ROOT = Path(__file__).parents[2]
+T = np.arange(0.0, 100.0, 0.5)
+
+
+def published(name: str) -> Series:
+    with (ROOT / "tests/data" / f"{name}_qwen3_omni_30b_n128.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return Series.checked(
+        [float(row["t_s"]) for row in rows], [float(row["kv_occupancy"]) for row in rows], name=name
+    )
+
+
+def ramp(rate: float = 0.008, sessions: float | None = None) -> Series:
+    """A pool that fills from 5 s on."""
+    rho = np.clip(rate * (T - 5.0), 0.0, 1.0)
+    return Series.checked(T, rho, None if sessions is None else np.full(len(T), sessions))
+
+
+def t_sat(of: Forecast) -> Interval:
+    assert of.t_sat is not None
+    return of.t_sat
+
+
+@pytest.mark.parametrize(("fill", "most"), [(0.3, 0.11), (0.5, 0.03), (0.7, 0.02), (0.9, 0.005)])
+def test_the_published_unbounded_trace_is_foretold(fill: float, most: float) -> None:
+    series = published("unbounded")
+    of = forecast(series, until=fill)
+    found = score(series, of)
+    assert of.shape == "ramp"
+    assert found["full_s"] == pytest.approx(145.2, abs=0.05)  # between 0.987 and 0.998
+    assert abs(found["error_share"]) < most
+    assert found["inside"]
+
+
+def test_the_published_unbounded_trace_as_a_whole_says_when_it_was_full() -> None:
+    of = forecast(published("unbounded"))
+    assert (t_sat(of).low, t_sat(of).high) == (144.4, 145.5)
+    assert of.baseline == pytest.approx(144.9, abs=0.05)
+    assert of.points == 83
+    assert of.last_s == 299.8
+
+
+@pytest.mark.parametrize("seconds", [70.0, 120.0, 200.0, 300.0])
+def test_the_published_windowed_trace_is_a_plateau(seconds: float) -> None:
+    series = published("windowed")
+    kept = series.t_s <= seconds
+    of = forecast(Series.checked(series.t_s[kept], series.occupancy[kept], np.full(kept.sum(), 128.0)))
+    assert (of.shape, of.t_sat, of.baseline) == ("plateau", None, None)
+    assert of.plateau is not None
+    assert of.plateau.level.estimate == pytest.approx(0.2545, abs=0.001)
+    assert of.plateau.per_session == pytest.approx(0.002, abs=2e-5)  # the paper: about 0.2 % a session
+    assert of.plateau.ceiling in range(495, 506)  # the paper: about 500
+    assert of.at(30.0) == pytest.approx(0.14, abs=0.01)
+    assert of.at(300.0) == of.plateau.level.estimate
+
+
+def test_the_published_windowed_trace_is_a_ramp_while_it_is_one() -> None:
+    of = forecast(published("windowed"), until=0.2)
+    assert of.shape == "ramp"
+    assert t_sat(of).low < 150.0 < t_sat(of).high
+
+
+def test_simulated_traces_are_met_and_their_intervals_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from evals.predict.simulated import guess
+    from evals.predict.traces import simulated
+
+    guesses = [guess(simulated(seed), 0.5) for seed in range(90_000, 90_060)]
+    told = [of for of in guesses if of is not None]
+    assert len(told) >= 59
+    errors = np.abs([of.error for of in told])
+    lines = np.abs([of.baseline / of.t_sat - 1 for of in told if of.baseline is not None])
+    assert np.median(errors) < 0.04
+    assert np.median(errors) < 0.75 * np.median(lines)
+    assert 0.78 <= np.mean([of.inside[-1] for of in told]) <= 0.98
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10_000), zero=st.floats(-1e6, 1e9), scale=st.floats(0.1, 20.0))
+def test_the_axis_of_time_is_free(seed: int, zero: float, scale: float) -> None:
+    noise = np.random.default_rng(seed).uniform(-0.001, 0.001, len(T))
+    here = ramp(sessions=8.0)
+    here = replace(here, occupancy=np.clip(here.occupancy + noise, 0.0, 1.0))
+    there = replace(here, t_s=zero + scale * here.t_s)
+    one, other = (t_sat(forecast(series, until=0.6)) for series in (here, there))
+    for end in ("low", "estimate", "high"):
+        assert (getattr(other, end) - zero) / scale == pytest.approx(getattr(one, end), rel=1e-3)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 5000), st.floats(-0.1, 0.15), st.integers(0, 9)), min_size=5, max_size=60
+    ),
+    begin=st.floats(0.0, 1.0),
+    known=st.booleans(),
+)
+def test_whatever_the_rows_say_it_is_refused_or_in_order(
+    steps: list[tuple[int, float, int]], begin: float, known: bool
+) -> None:
+    rho, walked = begin, []
+    for _, step, _ in steps:
+        rho = min(max(rho + step, 0.0), 1.0)
+        walked.append(rho)
+    t, live = np.cumsum([wait / 1000 for wait, _, _ in steps]), [calls for _, _, calls in steps]
+    try:
+        of = forecast(Series.checked(t, walked, live if known else None), session_length=60.0)
+    except FieldError:
+        return
+    found = of.plateau.level if of.plateau is not None else of.t_sat
+    assert of.shape == "empty" or found is not None
+    if found is not None:
+        assert np.isfinite([found.low, found.estimate, found.high, of.fill_rate]).all()
+        assert found.low <= found.estimate <= found.high
+    if of.shape == "ramp":
+        assert of.collapse_probability is not None
+        assert 0.0 <= of.collapse_probability <= 1.0
+    assert 0.0 <= of.at(float(t[-1])) <= 1.0
+
+
+def test_repeated_rows_change_nothing() -> None:
+    once = ramp(sessions=16.0)
+    twice = Series(*(np.repeat(of, 2) for of in (once.t_s, once.occupancy, once.sessions)))  # type: ignore[arg-type]
+    assert t_sat(forecast(twice, until=0.5)) == t_sat(forecast(once, until=0.5))
+
+
+def test_nothing_after_the_share_asked_for_is_used() -> None:
+    series = ramp()
+    late = np.where(series.occupancy >= 0.5, 0.9, series.occupancy)
+    assert forecast(replace(series, occupancy=late), until=0.5) == forecast(series, until=0.5)
+
+
+def test_a_higher_level_is_wider_around_the_same_estimate() -> None:
+    narrow, wide = (t_sat(forecast(ramp(), until=0.5, level=level)) for level in (0.5, 0.95))
+    assert narrow.estimate == wide.estimate
+    assert wide.low < narrow.low < narrow.estimate < narrow.high < wide.high
+
+
+def test_few_calls_are_less_sure_than_many() -> None:
+    few, many = (t_sat(forecast(ramp(sessions=of), until=0.5)) for of in (4.0, 256.0))
+    assert few.high - few.low > 1.5 * (many.high - many.low)
+
+
+def test_the_rate_of_a_call_and_what_the_pool_held_before() -> None:
+    series = ramp(sessions=16.0)
+    of = forecast(replace(series, occupancy=np.minimum(series.occupancy + 0.03, 1.0)), until=0.6)
+    assert of.rho0 == 0.03
+    assert of.fill_rate == pytest.approx(0.008, rel=0.02)
+    assert of.rate_per_session == pytest.approx(0.0005, rel=0.02)
+
+
+def test_the_curve_ends_at_the_estimate() -> None:
+    of = forecast(ramp(sessions=16.0), until=0.5)
+    assert of.at(t_sat(of).estimate) == pytest.approx(1.0, abs=1e-6)
+    assert of.at(t_sat(of).estimate - 2.0) < 1.0
+    assert of.at(40.0) == pytest.approx(0.28, abs=0.01)
+
+
+def test_collapse_is_as_likely_as_t_sat_lies_within_the_calls() -> None:
+    series = ramp(sessions=64.0)
+    found = t_sat(forecast(series, until=0.5))
+
+    def likely(length: float) -> float:
+        told = forecast(series, until=0.5, session_length=length).collapse_probability
+        assert told is not None
+        return told
+
+    assert likely(found.low) == pytest.approx(0.05)
+    assert likely(found.estimate) == pytest.approx(0.5)
+    assert likely(found.high) == pytest.approx(0.95)
+    assert likely(20.0) == 0.0  # over before the last row, which is not full
+
+
+@pytest.mark.parametrize(("length", "told"), [(144.0, 0.0), (146.0, 1.0)])
+def test_of_a_pool_that_was_full_it_is_known(length: float, told: float) -> None:
+    assert forecast(published("unbounded"), session_length=length).collapse_probability == told
+
+
+def test_a_plateau_has_no_probability() -> None:
+    assert forecast(published("windowed"), session_length=3600.0).collapse_probability is None
+
+
+def test_a_pool_that_holds_nothing_is_empty() -> None:
+    of = forecast(Series.checked(T, np.full(len(T), 0.001)))
+    assert (of.shape, of.t_sat, of.plateau, of.points) == ("empty", None, None, 200)
+    assert of.at(50.0) == 0.0
+
+
+def test_a_score_is_in_seconds_and_as_a_share_of_the_time_from_the_first_row() -> None:
+    series = replace(ramp(rate=0.0125), t_s=T + 1000.0)  # full at 1085; 0.995 at 1084.6
+    of = replace(forecast(series, until=0.5), t_sat=Interval(1080.0, 1070.0, 1084.0), baseline=1090.0)
+    found = score(series, of)
+    assert found["full_s"] == pytest.approx(1084.6)
+    assert found["error_s"] == pytest.approx(-4.6)
+    assert found["error_share"] == pytest.approx(-4.6 / 84.6)
+    assert found["inside"] is False
+    assert found["baseline_error_s"] == pytest.approx(5.4)
+
+
+def test_a_stalled_call_ends_the_filling_too() -> None:
+    stalled = np.where(T > 80.0, 2.0, 0.0)
+    assert full_at(replace(ramp(), stalled=stalled)) == 80.5
+
+
+def test_what_never_filled_is_not_scored() -> None:
+    found = score(ramp(), forecast(ramp(), until=0.5))
+    assert set(found.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: forecast(ramp(), until=50.0), "until = 50.0: give a share of the pool"),
+        (lambda: forecast(ramp(), until=0.0), "until = 0.0: give a share of the pool"),
+        (lambda: forecast(ramp(), level=90.0), "level = 90.0: give a share between 0 and 1"),
+        (lambda: forecast(ramp(), session_length=0.0), "session_length = 0.0: give seconds above 0"),
+        (lambda: forecast(Series.checked(T, np.full(200, 0.4))), "kv_occupancy = 0.4: does not rise"),
+        (lambda: forecast(ramp(), until=0.01), "rises in . rows only"),
+    ],
+)
+def test_what_no_forecast_follows_from_is_refused(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(FieldError, match=said):
+        call()

@@ -1,0 +1,77 @@
+"""Which rows are the rise, and where it began."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metronome_cli.errors import FieldError
+from metronome_cli.fit.rise import find_rise, find_start
+from metronome_cli.fit.series import Series
+
+T = np.arange(0.0, 120.0, 2.0)
+
+
+def test_a_pool_that_waits_for_its_first_call_begins_to_fill_between_two_rows() -> None:
+    rho = np.maximum(0.05, 0.05 + 0.008 * (T - 21.0))
+    start = find_start(T, rho)
+    assert (start.at, start.rho0, start.seen) == (11, 0.05, True)
+    assert start.start_s == pytest.approx(21.0, abs=0.05)
+
+
+def test_of_two_rises_the_last_counts() -> None:
+    rho = np.where(T < 40.0, 0.01 * T, np.maximum(0.0, 0.01 * (T - 60.0)))
+    assert find_start(T, rho).start_s == pytest.approx(60.0, abs=0.05)
+
+
+def test_a_series_that_begins_in_the_middle_is_followed_back_to_nothing() -> None:
+    start = find_start(T, 0.3 + 0.005 * T)
+    assert (start.at, start.rho0, start.seen) == (0, 0.0, False)
+    assert start.start_s == pytest.approx(-60.0, abs=0.5)
+    rise = find_rise(Series.checked(T, 0.3 + 0.005 * T))
+    assert rise.notes == ("the series begins at 30%: what came before is taken for a straight line",)
+
+
+def test_rows_of_one_time_are_one_row() -> None:
+    t = np.repeat(T, 3)
+    rise = find_rise(Series.checked(t, 0.005 * t, sessions=np.full(len(t), 4.0)))
+    assert (np.diff(rise.t_T) > 0).all()
+    assert rise.live_T is not None
+    assert len(rise.live_T) == len(rise.rho_T) == len(rise.t_T)
+
+
+def test_a_full_pool_is_no_plateau() -> None:
+    rise = find_rise(Series.checked(T, np.minimum(0.02 * T, 0.998)))
+    assert rise.shape == "ramp"
+    assert rise.rho_T.max() < 0.98
+
+
+def test_windowed_calls_that_keep_joining_are_at_their_plateau() -> None:
+    """32 calls that hold 0.4 %, one more every 2 s from 60 s on."""
+    live = 32.0 + np.maximum(0.0, (T - 60.0) // 2.0)
+    rho = live * 0.004 * np.minimum(T / 30.0, 1.0)
+    assert find_rise(Series.checked(T, rho, live)).shape == "plateau"
+    assert find_rise(Series.checked(T, rho)).shape == "ramp"
+
+
+def test_a_pool_that_fills_much_slower_is_carried_on_from_there() -> None:
+    rho = 0.01 * np.minimum(T, 40.0) + 0.002 * np.maximum(T - 40.0, 0.0)
+    rise = find_rise(Series.checked(T, rho))
+    assert rise.shape == "ramp"
+    assert rise.t_T[0] > 80.0
+    assert rise.notes == ("the pool fills much slower since 90.0 s: only what came after is carried on",)
+
+
+@pytest.mark.parametrize(
+    ("rho", "said"),
+    [
+        (np.full(60, 0.4), "a.csv: kv_occupancy = 0.4: does not rise"),
+        (0.9 - 0.005 * T, "does not rise"),
+        (0.4 + 0.003 * (np.arange(60) % 3), "does not rise"),
+        (np.where(T < 112.0, 0.0, 0.05 * (T - 110.0)), "rises in 4 rows only: give 5 or more of them"),
+        (np.full(60, 1.0), "does not rise"),
+    ],
+)
+def test_what_is_no_rise_is_refused(rho: np.ndarray, said: str) -> None:
+    with pytest.raises(FieldError, match=said):
+        find_rise(Series.checked(T, rho, name="a.csv"))

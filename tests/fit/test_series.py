@@ -1,0 +1,52 @@
+"""What a series of occupancy must be before anything is concluded from it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metronome_cli.errors import FieldError
+from metronome_cli.fit.series import Series
+
+GOOD: dict[str, Any] = {"t_s": [0, 1, 2, 3, 4], "occupancy": [0.0, 0.1, 0.2, 0.3, 0.4]}
+
+
+def test_rows_come_back_as_they_were_given() -> None:
+    series = Series.checked(**GOOD, sessions=[0, 2, 2, 2, 2], pool=80, stalled=[0] * 5, name="run")
+    assert (len(series), series.pool, series.name) == (5, 80, "run")
+    assert series.occupancy.tolist() == GOOD["occupancy"]
+    assert series.sessions is not None
+    assert series.sessions.dtype == np.float64
+
+
+def test_a_row_may_repeat() -> None:
+    assert len(Series.checked([0, 1, 1, 1, 2], [0.0, 0.1, 0.1, 0.1, 0.2])) == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"t_s": [0, 1], "occupancy": [0.1, 0.2]}, "a.csv: t_s = 2: give at least 5 rows"),
+        ({"t_s": [], "occupancy": []}, "a.csv: t_s = 0: give at least 5 rows"),
+        ({"occupancy": [0.1, 0.2]}, "a.csv: kv_occupancy = (2,): give one number for each of the 5 rows"),
+        (
+            {"occupancy": [0, 10, 20, 30, 40]},
+            "a.csv: kv_occupancy, row 2 = 10.0: give shares 0..1, not percent",
+        ),
+        ({"occupancy": [0, 0.1, -0.1, 0, 0]}, "a.csv: kv_occupancy, row 3 = -0.1: give shares 0..1"),
+        ({"occupancy": [0, 0.1, 0.2, math.nan, 1]}, "a.csv: kv_occupancy, row 4 = nan: give a finite number"),
+        ({"t_s": [0, 1, 2, math.inf, 4]}, "a.csv: t_s, row 4 = inf: give a finite number"),
+        ({"t_s": [0, 1, 2, 1.5, 4]}, "a.csv: t_s, row 4 = 1.5: time goes back"),
+        ({"sessions": [1, 2]}, "a.csv: sessions = (2,): give one number for each of the 5 rows"),
+        ({"sessions": [1, 2, 3, -1, 2]}, "a.csv: sessions, row 4 = -1.0: give 0 or more calls"),
+        ({"stalled": [0, 0, 0, 0, math.nan]}, "a.csv: stalled, row 5 = nan: give a finite number"),
+        ({"pool": 0}, "a.csv: pool = 0: give 1 or more blocks"),
+    ],
+)
+def test_what_is_no_series_is_refused_by_row(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(FieldError, match=re.escape(said)):
+        Series.checked(**GOOD | wrong, name="a.csv")

@@ -1,0 +1,187 @@
+"""Series from files: traces of ours and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metronome_cli.errors import FieldError
+from metronome_cli.fit.sources import expand, read_trace
+from metronome_cli.trace import FrameRecord, Header, TickRecord, write_line
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "unbounded_qwen3_omni_30b_n128.csv"
+
+
+def trace(path: Path, ticks: Sequence[TickRecord], kind: str = "trace") -> Path:
+    with path.open("wb") as file:
+        write_line(file, Header(kind=kind, monotonic_zero=1000.0, wall_zero=0.0))
+        for tick in ticks:
+            write_line(file, tick)
+    return path
+
+
+def ticks(count: int = 10, arm: str = "", begin: float = 1000.0, **fields: int) -> list[TickRecord]:
+    """Beats of two seconds that take half a second, the pool a block fuller with each."""
+    rest: dict[str, Any] = {"sessions": 3, "kv_total": 40} | fields
+    return [
+        TickRecord(tick=n, due=due, start=due, done=due + 0.5, arm=arm, **{"kv_leased": n} | rest)
+        for n, due in enumerate(begin + 2.0 * n for n in range(count))
+    ]
+
+
+def csv(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+# ---- Traces of ours ----
+
+
+def test_a_trace_gives_occupancy_sessions_stalls_and_beats(tmp_path: Path) -> None:
+    [source] = read_trace(trace(tmp_path / "trace.jsonl", ticks(stalled=1)))
+    series = source.series
+    assert series.t_s.tolist() == [2.0 * n + 0.5 for n in range(10)]
+    assert series.occupancy.tolist() == [n / 40 for n in range(10)]
+    assert series.sessions is not None
+    assert series.sessions.tolist() == [3.0] * 10
+    assert series.stalled is not None
+    assert series.stalled.tolist() == [1.0] * 10
+    assert series.pool == 40
+    assert source.beats is not None
+    assert (source.beats.period_s, source.beats.took_s) == (2.0, [0.5] * 10)
+
+
+def test_idle_beats_say_nothing_of_how_long_a_beat_takes(tmp_path: Path) -> None:
+    mixed = ticks(6) + [tick for tick in ticks(12, sessions=0) if tick.tick >= 6]
+    [source] = read_trace(trace(tmp_path / "trace.jsonl", mixed))
+    assert source.beats is not None
+    assert source.beats.sessions == [3.0] * 6
+    [source] = read_trace(trace(tmp_path / "idle.jsonl", ticks(sessions=0)))
+    assert source.beats is None
+
+
+def test_a_run_folder_means_its_trace_and_each_arm_is_a_source_of_its_own(tmp_path: Path) -> None:
+    both = ticks(6, arm="unbounded") + ticks(7, arm="window", begin=2000.0)
+    path = trace(tmp_path / "trace.jsonl", both)
+    found = read_trace(tmp_path)
+    assert [source.series.name for source in found] == [f"{path} (unbounded)", f"{path} (window)"]
+    assert [len(source.series) for source in found] == [6, 7]
+    assert [source.series.t_s[0] for source in found] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("records", "kind", "said"),
+    [
+        (ticks(3), "trace", "at least 5 rows"),
+        (ticks(kv_total=0), "trace", "kv_total = 0: expected ticks that tell the blocks"),
+        ([], "trace", "expected ticks"),
+        (ticks(), "frames", "give the trace.jsonl beside it"),
+        (ticks(6) + ticks(6), "trace", "row 7.*time goes back"),
+        (ticks(kv_leased=41), "trace", "kv_occupancy, row 1.*shares"),
+    ],
+)
+def test_a_trace_that_cannot_be_fitted_is_refused_by_name(
+    tmp_path: Path, records: list[TickRecord], kind: str, said: str
+) -> None:
+    path = trace(tmp_path / "trace.jsonl", records, kind)
+    with pytest.raises(FieldError, match=said) as refused:
+        read_trace(path)
+    assert str(path) in str(refused.value)
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
+    path = trace(tmp_path / "trace.jsonl", ticks())
+    frame = FrameRecord(session=0, age_s=0.0, frame=0, tick=0, due=0.0, audio_end_ms=0.0)
+    with path.open("ab") as file:
+        write_line(file, frame)
+    with pytest.raises(FieldError, match="line 12"):
+        read_trace(path)
+
+
+# ---- CSV ----
+
+
+def test_a_csv_gives_what_its_columns_say_whatever_else_it_has(tmp_path: Path) -> None:
+    rows = "".join(f"{t},x,{t / 100},{t + 1}\n\n" for t in range(8))
+    [source] = read_trace(csv(tmp_path / "a.csv", "\ufefft_s,other, kv_occupancy,sessions\n" + rows))
+    assert source.series.t_s.tolist() == list(range(8))
+    assert source.series.occupancy.tolist() == [t / 100 for t in range(8)]
+    assert source.series.sessions is not None
+    assert source.series.sessions.tolist() == [t + 1 for t in range(8)]
+    assert source.beats is None
+
+
+def test_the_published_trace_has_no_sessions() -> None:
+    [source] = read_trace(PUBLISHED)
+    assert len(source.series) == 83
+    assert source.series.sessions is None
+
+
+def rows(*changed: tuple[int, str]) -> str:
+    """Ten rows that rise, some of them others."""
+    lines = [f"{t},{t / 100}" for t in range(10)]
+    for number, line in changed:
+        lines[number - 1] = line
+    return "t_s,kv_occupancy\n" + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("t_s,kv_occupancy\n0,0.1\n1,0.2\n", "at least 5 rows"),
+        ("", "expected the columns t_s, kv_occupancy"),
+        ("t_s;kv_occupancy\n0;0.1\n", "expected the columns t_s, kv_occupancy"),
+        ("time,usage\n0,0.1\n", "'time,usage'"),
+        (rows((4, "3,nan")), "kv_occupancy, row 4 = nan"),
+        (rows((4, "nan,0.03")), "t_s, row 4 = nan"),
+        (rows((5, "4,inf")), "kv_occupancy, row 5 = inf"),
+        (rows((3, "2,12.5")), "kv_occupancy, row 3 = 12.5: .*not percent"),
+        (rows((3, "2,-0.1")), "kv_occupancy, row 3 = -0.1"),
+        (rows((6, "1,0.05")), "t_s, row 6 = 1.0: time goes back"),
+        (rows((2, "1,about 3")), "kv_occupancy, row 2 = 'about 3': expected a number"),
+        (rows((2, "1")), "kv_occupancy, row 2 = '': expected a number"),
+        (rows((2, "1,0.01,7")).replace("occupancy\n", "occupancy,sessions\n"), "sessions, row 1 = ''"),
+    ],
+)
+def test_a_csv_that_cannot_be_fitted_is_refused_with_file_and_row(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = csv(tmp_path / "bad.csv", text)
+    with pytest.raises(FieldError, match=said) as refused:
+        read_trace(path)
+    assert str(path) in str(refused.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    with pytest.raises(FieldError, match=r"picture\.png.*trace\.jsonl or a CSV"):
+        read_trace(tmp_path / "picture.png")
+
+
+# ---- Names ----
+
+
+def test_patterns_and_names_are_each_read_once_and_in_order(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "c.txt"):
+        (tmp_path / name).touch()
+    found = expand([str(tmp_path / "b.csv"), str(tmp_path / "*.csv")])
+    assert found == [tmp_path / "b.csv", tmp_path / "a.csv"]
+
+
+def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "run[1].csv").touch()
+    assert expand([str(tmp_path / "run[1].csv")]) == [tmp_path / "run[1].csv"]
+
+
+@pytest.mark.parametrize("word", ["missing.csv", "*.csv"])
+def test_what_names_nothing_is_refused(tmp_path: Path, word: str) -> None:
+    with pytest.raises(FieldError, match="no file or folder"):
+        expand([str(tmp_path / word)])
+
+
+def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FieldError, match=r"has a trace\.jsonl"):
+        read_trace(tmp_path)

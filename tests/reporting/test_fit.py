@@ -1,0 +1,141 @@
+"""A fit-collapse-model report as tables and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from metronome_cli.clock import VirtualClock
+from metronome_cli.report import new_report
+from metronome_cli.reporting.kinds import tables
+from metronome_cli.reporting.summary import redraw
+
+LIMIT = {"binds": "memory", "why": "because", "memory_sessions": None, "deadline_sessions": None}
+
+
+def ramp(**changed: Any) -> dict[str, Any]:
+    fit = {
+        "t_sat": {"estimate": 145.0, "low": 143.0, "high": 149.0},
+        "rho0": 0.01,
+        "rate_per_session": 0.00005,
+        "fill_rate": 0.005,
+        "shape": "ramp",
+        "collapse_probability": 0.75,
+        "session_length_s": 300.0,
+        "plateau": None,
+        "limit": LIMIT,
+        "baseline": 144.9,
+        "score": {
+            "full_s": 147.0,
+            "error_s": -2.0,
+            "error_share": -0.0136,
+            "inside": True,
+            "baseline_error_s": None,
+            "baseline_error_share": None,
+        },
+        "left_s": 62.0,
+        "last_s": 83.0,
+        "points": 40,
+        "at": 0.5,
+        "level": 0.9,
+        "notes": [],
+        "source": "traces/deep/ramp.csv",
+        "verdict": "full",
+    }
+    return fit | changed
+
+
+def plateau(**changed: Any) -> dict[str, Any]:
+    level = {"estimate": 0.25, "low": 0.24, "high": 0.27}
+    rest: dict[str, Any] = {"t_sat": None, "left_s": None, "baseline": 7481.0, "score": None, "at": None}
+    rest |= {"collapse_probability": None, "shape": "plateau", "source": "traces/window.csv"}
+    kept = {"level": level, "since_s": 60.0, "per_session": 0.002, "ceiling": 1500}
+    limit = {"binds": "deadline", "why": "a beat", "memory_sessions": 1500, "deadline_sessions": 90}
+    return ramp(**rest, plateau=kept, limit=limit) | changed
+
+
+def drawn(line: dict[str, float] | None = None) -> dict[str, Any]:
+    t = np.linspace(0.0, 150.0, 30).tolist()
+    rho = np.linspace(0.01, 1.0, 30).tolist()
+    return {
+        "source": "x",
+        "samples": {"t_s": t[:15], "occupancy": rho[:15]},
+        "curve": {"t_s": t, "occupancy": rho},
+        "from": 0.5,
+        "line": line,
+    }
+
+
+def results(*fits: dict[str, Any]) -> dict[str, Any]:
+    return {"fits": list(fits), "drawn": [drawn({"rho0": 0.0, "rate": 0.007}) for _ in fits], "verdict": "so"}
+
+
+def shown(*fits: dict[str, Any]) -> dict[str, str]:
+    report = new_report("fit-collapse-model", None, VirtualClock())
+    report.results = results(*fits)
+    [table] = tables(report)
+    return {row[0]: " | ".join(row[1:]) for row in table.rows}
+
+
+def test_a_ramp_is_told_with_interval_probability_and_score() -> None:
+    facts = shown(ramp())
+    assert facts["full at (s), 90 % interval"] == "145.0 (143.0 to 149.0)"
+    assert facts["fill rate (% of the pool per minute)"] == "30"
+    assert facts["fill rate per session (% per minute)"] == "0.3"
+    assert facts["calls of 300 s collapse, probability"] == "0.75"
+    assert facts["full in fact (s)"] == "147.0"
+    assert facts["forecast off by (s)"] == "-2.0 (-1.4 %)"
+    assert facts["straight line off by (s)"] == "-"
+    assert facts["in the interval"] == "yes"
+    assert "sessions that memory holds" not in facts
+
+
+def test_an_interval_without_an_end_says_so() -> None:
+    facts = shown(ramp(t_sat={"estimate": 145.0, "low": 143.0, "high": None}))
+    assert facts["full at (s), 90 % interval"] == "145.0 (143.0 to -)"
+
+
+def test_a_plateau_is_told_with_both_ceilings() -> None:
+    facts = shown(plateau())
+    assert facts["plateau, 90 % interval"] == "25.0 % (24.0 to 27.0)"
+    assert facts["share of a session, s(W)"] == "0.200 %"
+    assert facts["sessions that memory holds"] == "1,500"
+    assert facts["sessions within the deadline"] == "90"
+    assert facts["full at (s), 90 % interval"] == "-"
+    assert facts["full at, by the straight line over 10-80 % (s)"] == "-"
+
+
+def test_several_are_rows_named_by_what_tells_them_apart() -> None:
+    rows = shown(ramp(), plateau())
+    assert list(rows) == ["deep/ramp.csv", "window.csv"]
+    assert rows["window.csv"] == "- | - | - | 25.0 % (24.0 to 27.0) | deadline"
+    assert list(shown(ramp(), ramp())) == ["ramp.csv"]
+
+
+@pytest.mark.parametrize(
+    "fits",
+    [
+        (ramp(),),
+        (plateau(),),
+        (ramp(t_sat={"estimate": 145.0, "low": 143.0, "high": None}), plateau(), ramp()),
+        tuple(ramp() for _ in range(13)),
+    ],
+)
+def test_fits_are_drawn_and_drawn_again_the_same(tmp_path: Path, fits: tuple[dict[str, Any], ...]) -> None:
+    report = new_report("fit-collapse-model", None, VirtualClock())
+    report.results = results(*fits)
+    report.results["drawn"][0]["line"] = None
+    report.save(tmp_path)
+    summary, picture = redraw(tmp_path)
+    assert picture.name == "fit.png"
+    assert "fit.png" in summary.read_text("utf-8")
+    pixels = imread(picture)[..., :3]
+    assert pixels.std() > 0.05
+    assert max(pixels.shape) < 3000
+    bytes_drawn = picture.read_bytes()
+    redraw(tmp_path)
+    assert picture.read_bytes() == bytes_drawn
