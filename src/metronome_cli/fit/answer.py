@@ -51,9 +51,7 @@ def answer(source: Source, asked: Asked) -> Answer:
     if asked.at is not None and series.occupancy.max() < asked.at:
         most = float(series.occupancy.max())
         raise FieldError(f"{series.name}: at", asked.at, f"the pool is never fuller than {most:.3g}")
-    of = forecast(
-        series, until=asked.at, level=asked.level, session_length=asked.session_length
-    )
+    of = forecast(series, until=asked.at, level=asked.level, session_length=asked.session_length)
     if of.shape == "empty":
         most = float(series.occupancy.max())
         raise FieldError(f"{series.name}: kv_occupancy", most, "does not rise: expected a pool that fills")
