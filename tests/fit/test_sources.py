@@ -171,6 +171,15 @@ def test_patterns_and_names_are_each_read_once_and_in_order(tmp_path: Path) -> N
     assert found == [tmp_path / "b.csv", tmp_path / "a.csv"]
 
 
+def test_a_pattern_leaves_out_runs_that_recorded_no_trace(tmp_path: Path) -> None:
+    for name in ("1-load-a", "2-fit-collapse-model-1-load-a"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "1-load-a" / "trace.jsonl").touch()
+    assert expand([str(tmp_path / "*-load-*")]) == [tmp_path / "1-load-a"]
+    with pytest.raises(FieldError, match=r"no run folder with a trace\.jsonl"):
+        expand([str(tmp_path / "*-fit-*")])
+
+
 def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "run[1].csv").touch()
     assert expand([str(tmp_path / "run[1].csv")]) == [tmp_path / "run[1].csv"]
@@ -178,7 +187,7 @@ def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(tmp_path: Path) -
 
 @pytest.mark.parametrize("word", ["missing.csv", "*.csv"])
 def test_what_names_nothing_is_refused(tmp_path: Path, word: str) -> None:
-    with pytest.raises(FieldError, match="no file or folder"):
+    with pytest.raises(FieldError, match="no file, and no run folder"):
         expand([str(tmp_path / word)])
 
 

@@ -37,10 +37,14 @@ def expand(words: Iterable[str]) -> list[Path]:
     "runs/*/trace.jsonl". FieldError for one that names nothing."""
     found: list[Path] = []
     for word in words:
-        names = [word] if Path(word).exists() else sorted(glob.glob(word, recursive=True))
-        if not names:
-            raise FieldError("trace", word, "no file or folder has this name, and none fits it as a pattern")
-        found += map(Path, names)
+        named = Path(word).exists()
+        paths = [Path(name) for name in ([word] if named else sorted(glob.glob(word, recursive=True)))]
+        if not named:  # "runs/*-load-*" also fits runs that have none, such as a fit's own of a load
+            paths = [path for path in paths if not path.is_dir() or (path / TRACE).exists()]
+        if not paths:
+            cure = f"no file, and no run folder with a {TRACE}, has this name or fits it as a pattern"
+            raise FieldError("trace", word, cure)
+        found += paths
     return list(dict.fromkeys(found))
 
 
