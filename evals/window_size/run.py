@@ -62,6 +62,11 @@ def frame(engine: Engine, group: Group, tau: int, random: torch.Generator, clock
     return clock.now() - began
 
 
+def _opened(number: int | None) -> int:
+    assert number is not None, "the pool holds every session's bound"
+    return number
+
+
 def _ids(engine: Engine, count: int, random: torch.Generator) -> torch.Tensor:
     return torch.randint(0, engine.decoder.config.vocab, (count,), generator=random)
 
@@ -74,12 +79,12 @@ def measure(profile: Profile, options: argparse.Namespace, clock: Clock) -> list
         locate(profile.model.thinker), profile.model.dtype, products_of(profile.model.products)
     )
     block, piece = profile.pool.block_size, profile.beat.prefill_tokens
-    bound = {window: most_blocks(Window(window, SINKS), piece, block) or 0 for window in WINDOWS}
+    bound = {window: most_blocks(Window(window, SINKS), block, piece) or 0 for window in WINDOWS}
     engine = Engine(decoder, options.sessions * sum(bound.values()), block, piece)
     groups = []
     for window in WINDOWS:
         opened = [engine.open(Window(window, SINKS)) for _ in range(options.sessions)]
-        groups.append(Group(window, [number for number in opened if number is not None]))
+        groups.append(Group(window, [_opened(number) for number in opened]))
         fill(engine, groups[-1], piece, random)
         print(f"W={window}: full", flush=True)
     for turn in range(options.frames + 2):

@@ -229,7 +229,7 @@ def filling(due: float, served: int, grown: int, leased: int, total: int) -> Mea
     st.lists(st.tuples(st.integers(1, 30), st.floats(0.0, 3.0)), min_size=1, max_size=60),
     st.integers(100, 20_000),
 )
-def test_forecast_lets_nobody_in_whom_the_pool_has_no_time_for(
+def test_forecast_lets_nobody_in_beside_others_whom_the_pool_has_no_time_for(
     ticks: list[tuple[int, float]], total: int
 ) -> None:
     admission = Forecast(TARGET, MOST, HORIZON_S)
@@ -239,13 +239,19 @@ def test_forecast_lets_nobody_in_whom_the_pool_has_no_time_for(
         grown = min(int(served * per_call), total - leased)
         blocks, call_s, leased = blocks + grown, call_s + 2.0 * served, leased + grown
         admission.observe(filling(2.0 * number, served, grown, leased, total))
-        for live in range(admission.cap.calls):
+        for live in range(1, admission.cap.calls):
             full_in_s = (total - leased) * call_s / (blocks * (live + 1)) if blocks else math.inf
             assert full_in_s >= HORIZON_S * (1 - 1e-9)
-        if not admission.cap.calls:
-            refused = admission.decide(0)
-            assert refused is not None
-            assert refused.reason == "memory"
+        assert admission.decide(0) is None  # alone, a call takes no one's blocks
+
+
+def test_forecast_opens_again_when_a_call_that_filled_the_pool_is_gone() -> None:
+    admission = Forecast(TARGET, MOST, HORIZON_S)
+    for number in range(4):
+        admission.observe(filling(2.0 * number, 1, 7, 7 * number, 21))
+    assert admission.decide(1) is not None
+    admission.observe(replace(filling(8.0, 1, 0, 0, 21), served=0, live=0, older=0, grown=0))
+    assert admission.decide(0) is None
 
 
 def test_forecast_measures_one_call_without_a_bound_before_it_lets_in_another() -> None:

@@ -65,7 +65,8 @@ class Forecast(Admission):
             free = max(0, pool.total - pool.leased - pool.reserved)
             per_call = self._fill.per_s * self._horizon_s
             calls = min(free / per_call, self._most) if per_call else 1
-            caps.append(Cap(int(calls + _ROUNDING), MEMORY))
+            # Alone, a call takes nobody's blocks; with none allowed an idle server would never open again.
+            caps.append(Cap(max(1, int(calls + _ROUNDING)), MEMORY))
         return caps
 
 
