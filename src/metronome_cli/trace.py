@@ -94,7 +94,7 @@ def read_header(path: Path) -> Header:
             header = msgspec.json.decode(file.readline(), type=Header)
     except OSError as error:
         raise FieldError("trace", str(path), f"give a trace file that can be read ({error})") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FieldError(f"{path} line 1", "", f"expected a trace header: {error}") from None
     if header.version > VERSION:
         raise FieldError(
@@ -113,7 +113,7 @@ def read_records(path: Path, kind: type[Record]) -> Iterator[Record]:
                 continue
             try:
                 yield decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise FieldError(f"{path} line {number}", line[:60], str(error)) from None
 
 

@@ -42,7 +42,7 @@ def test_a_row_may_repeat() -> None:
         ({"t_s": [0, 1, 2, math.inf, 4]}, "a.csv: t_s, row 4 = inf: give a finite number"),
         ({"t_s": [0, 1, 2, 1.5, 4]}, "a.csv: t_s, row 4 = 1.5: time goes back"),
         ({"sessions": [1, 2]}, "a.csv: sessions = (2,): give one number for each of the 5 rows"),
-        ({"sessions": [1, 2, 3, -1, 2]}, "a.csv: sessions, row 4 = -1.0: give 0 or more calls"),
+        ({"sessions": [1, 2, 3, -1, 2]}, "a.csv: sessions, row 4 = -1.0: give 0 to 1,000,000,000 calls"),
         ({"stalled": [0, 0, 0, 0, math.nan]}, "a.csv: stalled, row 5 = nan: give a finite number"),
         ({"pool": 0}, "a.csv: pool = 0: give 1 or more blocks"),
     ],

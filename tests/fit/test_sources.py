@@ -191,6 +191,19 @@ def test_what_names_nothing_is_refused(tmp_path: Path, word: str) -> None:
         expand([str(tmp_path / word)])
 
 
+def test_a_trace_nested_beyond_reason_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"a":' * 100_000)
+    with pytest.raises(FieldError, match=r"deep\.jsonl"):
+        read_trace(tmp_path / "deep.jsonl")
+
+
+def test_more_calls_than_any_server_holds_are_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{n},{n / 100},1e308\n" for n in range(20))
+    (tmp_path / "huge.csv").write_text("t_s,kv_occupancy,sessions\n" + rows)
+    with pytest.raises(FieldError, match="sessions, row 1"):
+        read_trace(tmp_path / "huge.csv")
+
+
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match=r"has a trace\.jsonl"):
         read_trace(tmp_path)

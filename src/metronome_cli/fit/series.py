@@ -17,6 +17,7 @@ from ..errors import FieldError
 Floats = Sequence[float] | NDArray[np.float64]
 
 FEWEST = 5  # rows; what the forecast needs of a rise is asked there
+_MOST_CALLS = 1e9  # far beyond any server, and far from where sums of squares overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def _finite(values: Floats, field: str, rows: int) -> NDArray[np.float64]:
 
 def _counts(values: Floats, field: str, rows: int) -> NDArray[np.float64]:
     found = _finite(values, field, rows)
-    _refuse(found < 0.0, found, field, "give 0 or more calls")
+    _refuse((found < 0.0) | (found > _MOST_CALLS), found, field, f"give 0 to {_MOST_CALLS:,.0f} calls")
     return found
 
 
