@@ -202,7 +202,7 @@ def test_bad_input_is_one_line_without_a_number_that_looks_like_an_answer(
         ((PUBLISHED, "--session-length", "-3s"), "no length of time above 0"),
         ((PUBLISHED, "--at", "1.5"), "--at"),
         ((PUBLISHED, "--at", "0.9999"), "--at"),
-        (("nothing-of-this-name",), "no file or folder"),
+        (("nothing-of-this-name",), "no file, and no run folder"),
     ],
 )
 def test_wrong_use_is_exit_code_2(fit: Fit, options: tuple[object, ...], said: str) -> None:
