@@ -90,7 +90,7 @@ def test_what_a_reader_should_know_is_noted(fit: Fit, tmp_path: Path) -> None:
     [
         (("n8",), "3 or more numbers of sessions"),
         (("n4", "n8", "n16", "idle"), "expected ticks that served calls"),
-        (("nothing-here",), "no file or folder"),
+        (("nothing-here",), "no file, and no run folder"),
         (("n*", "--budget", "0s"), "budget = 0.0: use more than 0"),
         (("n*", "--margin", "1.5"), "margin = 1.5: use a share"),
     ],
