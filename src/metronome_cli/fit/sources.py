@@ -66,16 +66,24 @@ def read_trace(path: Path) -> list[Source]:
     return _arms(path) if ours else [_table(path)]
 
 
-def _arms(path: Path) -> list[Source]:
+def read_arms(path: Path) -> dict[str, list[TickRecord]]:
+    """The ticks of each arm of a trace.jsonl, by file and arm; empty when it has none. FieldError when it is
+    no such file."""
     if (kind := read_header(path).kind) != "trace":
         raise FieldError(f"{path} kind", kind, f"give the {TRACE} beside it: these are frames of sessions")
     arms: dict[str, list[TickRecord]] = {}
     for tick in read_records(path, TickRecord):
-        if tick.kv_total > 0:  # a server that tells no pool has nothing to be fitted
-            arms.setdefault(tick.arm, []).append(tick)
-    if not arms:
+        arms.setdefault(f"{path} ({tick.arm})" if tick.arm else str(path), []).append(tick)
+    return arms
+
+
+def _arms(path: Path) -> list[Source]:
+    # A server that tells no pool has nothing to be fitted.
+    arms = {name: [tick for tick in ticks if tick.kv_total > 0] for name, ticks in read_arms(path).items()}
+    found = [_arm(name, ticks) for name, ticks in arms.items() if ticks]
+    if not found:
         raise FieldError(f"{path} kv_total", 0, "expected ticks that tell the blocks of a pool")
-    return [_arm(f"{path} ({arm})" if arm else str(path), ticks) for arm, ticks in arms.items()]
+    return found
 
 
 def _arm(name: str, ticks: Sequence[TickRecord]) -> Source:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FieldError
-from ..trace import TickRecord, read_header, read_records
-from .sources import TRACE, expand
+from ..trace import TickRecord
+from .sources import TRACE, expand, read_arms
 
 _COLUMNS = ("sessions_T", "took_T", "blocks_T", "tokens_in_T", "tokens_out_T", "reserved_T", "run_T")
 _SAME = 0.01  # by how much two periods may differ and count as one
@@ -51,15 +51,10 @@ def read_ticks(words: Iterable[str]) -> Ticks:
     runs: dict[str, list[TickRecord]] = {}
     for found in expand(words):
         path = found / TRACE if found.is_dir() else found
-        if (kind := read_header(path).kind) != "trace":
-            raise FieldError(
-                f"{path} kind", kind, f"give the {TRACE} beside it: these are frames of sessions"
-            )
-        before = len(runs)
-        for tick in read_records(path, TickRecord):
-            runs.setdefault(f"{path} ({tick.arm})" if tick.arm else str(path), []).append(tick)
-        if len(runs) == before:
+        arms = read_arms(path)
+        if not arms:
             raise FieldError(f"{path} ticks", 0, "expected at least one tick")
+        runs |= arms
     return gather(runs)
 
 
