@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metronome_cli.fit.growth import fit_growth, weight_of_calls
+from metronome_cli.fit.growth import Growth, fit_growth, weight_of_calls
 
 
 @settings(deadline=None)
@@ -62,3 +62,8 @@ def test_the_own_age_of_calls_counts_less_the_more_they_are() -> None:
     weights = [weight_of_calls(calls) for calls in (1.0, 8.0, 50.0, 256.0)]
     assert weights == sorted(weights, reverse=True)
     assert weights[0] > 0.9 > weights[2] == 0.5 > weights[3]
+
+
+def test_a_curve_stays_a_share_of_the_pool_whatever_was_fitted() -> None:
+    curve = Growth(start_s=0.0, now_s=10.0, base=-0.8, rise=0.79, power=1.0, age_s=10.0)
+    assert [curve.at(t_s) for t_s in (-5.0, 0.0, 10.0, 1000.0)] == [0.0, 0.0, 0.0, 1.0]

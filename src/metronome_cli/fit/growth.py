@@ -54,7 +54,7 @@ class Growth:
     def at(self, t_s: float) -> float:
         """Occupancy, 0..1."""
         age = max(t_s - self.now_s + self.age_s, 0.0)
-        return float(min(self.base + self.rise * (age / self.age_s) ** self.power, 1.0))
+        return float(np.clip(self.base + self.rise * (age / self.age_s) ** self.power, 0.0, 1.0))
 
 
 def fit_growth(t_T: Array, rho_T: Array, start_s: float, rho0: float, live_T: Array | None = None) -> Growth:
