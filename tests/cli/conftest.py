@@ -1,8 +1,9 @@
-"""A server to call and something to say, for the commands that hold calls."""
+"""A server to call and something to say, for commands that hold calls; and a way to run a command here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import soundfile
 
 from metronome_cli.cli.local_server import serving
+from metronome_cli.cli.main import main
 from metronome_cli.speech import RATE
 from tests.load.conftest import PROFILE
 
@@ -30,3 +32,18 @@ def speech(tmp_path: Path) -> Path:
     folder.mkdir()
     soundfile.write(folder / "tone.wav", np.sin(np.arange(3 * RATE) / 20).astype(np.float32), RATE)
     return folder
+
+
+@pytest.fixture
+def metronome(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """A command in this process, with its exit code, standard output and standard error."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["metronome", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return (left.value.code if isinstance(left.value.code, int) else 0, *capfd.readouterr())
+
+    return run

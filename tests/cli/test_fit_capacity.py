@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,9 @@ Fit = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def fit(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fit:
+def fit(metronome: Fit, tmp_path: Path) -> Fit:
     """The command, with its exit code, standard output and standard error."""
-
-    def command(*options: object) -> tuple[int, str, str]:
-        words = ["metronome", "fit", "capacity", "--out", tmp_path / "runs", *options]
-        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return (left.value.code if isinstance(left.value.code, int) else 0, *capfd.readouterr())
-
-    return command
+    return partial(metronome, "fit", "capacity", "--out", tmp_path / "runs")
 
 
 def traces(tmp_path: Path, cost: Took = took, **of: Any) -> Path:
