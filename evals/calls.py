@@ -9,13 +9,22 @@ is as late, and as long, as on a server, and an hour of light load takes minutes
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 from metronome_cli.clock import Clock, SystemClock
 from metronome_cli.frame import Prefilled, Refused, Said, SessionId, Stalled
+from metronome_cli.models.factory import build
+from metronome_cli.probes.questions import read_questions
 from metronome_cli.profile import Profile
 from metronome_cli.runtime.admission import Admission
 from metronome_cli.runtime.beat import Beat, TickEngine
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.sessions import Sessions
+from metronome_cli.runtime.simulator import Call
 from metronome_cli.runtime.ticker import Ticker
 from metronome_cli.trace import FrameRecord, TickRecord
 
@@ -90,3 +99,71 @@ class Calls:
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None: ...
 
     def breathe(self) -> None: ...
+
+
+class Callers(Calls):
+    """Calls that come and hang up at set times, while a tick runs too, as on a server."""
+
+    def __init__(self, *held: Any, offered: Sequence[Call]) -> None:
+        super().__init__(*held)
+        self.admitted = 0
+        self.live: dict[int, float] = {}  # call -> when it hangs up
+        self._coming = list(offered)[::-1]
+
+    def come_and_go(self, now: float) -> None:
+        """All that comes or ends by `now`, in order."""
+        while True:
+            arrival = self._coming[-1].at if self._coming else math.inf
+            number = min(self.live, key=self.live.__getitem__, default=0)
+            end = self.live.get(number, math.inf)
+            if min(arrival, end) > now:
+                return
+            if end <= arrival:
+                self.close(number)
+                del self.live[number]
+            elif (opened := self.open()) is not None:
+                self.live[opened] = arrival + self._coming.pop().length_s
+                self.admitted += 1
+            else:
+                self._coming.pop()
+
+    def breathe(self) -> None:
+        self.come_and_go(self.clock.now())
+
+    @property
+    def next_due(self) -> float:
+        return max(self.clock.now(), self._ticker.next_due)
+
+
+class Model:
+    """One profile's engine, and how many calls it has seen."""
+
+    def __init__(self, profile: Profile, asks: float = 0.0) -> None:
+        """`asks`: questions of a call and beat."""
+        self.profile = profile
+        self._engine: TickEngine = build(profile)
+        self._asks = asks
+        self._texts = [question.text for question in read_questions("builtin", audio=False, seed=0)]
+        self._opened = 0
+
+    def play(
+        self,
+        admission: Admission,
+        offered: Sequence[Call],
+        seed: int,
+        *,
+        until_s: float = math.inf,
+        beats: float = math.inf,
+    ) -> Callers:
+        """Until a time has come, or so many beats; whoever is live asks something now and then."""
+        calls = Callers(self._engine, self.profile, admission, seed, self._opened, offered=offered)
+        random = np.random.default_rng((31, seed))
+        while calls.next_due <= until_s and len(calls.ticks) < beats:
+            calls.come_and_go(calls.next_due)
+            for number in calls.live:
+                if random.random() < self._asks:
+                    calls.say(number, self._texts[int(random.integers(len(self._texts)))])
+            calls.tick()
+        calls.close_all()
+        self._opened += len(offered)
+        return calls

@@ -10,24 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
-import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metronome_cli.cli.local_server import serving
 from metronome_cli.clock import SystemClock
 from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
 from metronome_cli.stats import percentiles, theil_sen
 from metronome_cli.trace import FrameRecord, TickRecord, read_records
+
+from ..live import serve_and_load
 
 SLOPE_SHARE = 0.01  # of the budget, per minute of age
 SPEECH_SHARE = 0.8
@@ -42,8 +38,7 @@ def live(options: argparse.Namespace, folder: Path) -> tuple[Profile, dict[str, 
         "admission.max_sessions": options.sessions,
     }
     profile = load_profile("laptop", settings)
-    with _profile_file(profile) as path:
-        load = _serve_and_load(path, options, folder)
+    load = _serve_and_load(profile, options, folder)
     frames = list(read_records(folder / "load" / "frames.jsonl", FrameRecord))
     ticks = list(read_records(folder / "serve" / "trace.jsonl", TickRecord))
     found = {"load": _callers(load)} | summarise(frames, ticks, profile)
@@ -65,8 +60,7 @@ def drift(options: argparse.Namespace, folder: Path) -> tuple[Profile, dict[str,
             "admission.max_sessions": options.sessions,
         },
     )
-    with _profile_file(profile) as path:
-        _serve_and_load(path, options, folder)
+    _serve_and_load(profile, options, folder)
     ticks = list(read_records(folder / "serve" / "trace.jsonl", TickRecord))
     found = beats(ticks, profile.beat.frame_s)
     found["limits"] = [
@@ -178,39 +172,10 @@ def _callers(load: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _serve_and_load(profile: Path, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Results of `metronome load`; both run folders end up below `folder`."""
-    with tempfile.TemporaryDirectory() as runs:
-        serve = ["--profile", str(profile), "--seed", str(options.seed), "--out", f"{runs}/serve"]
-        with serving(serve) as url:
-            command = [
-                *(sys.executable, "-m", "metronome_cli", "load", url, "--json"),
-                *("--sessions", str(options.sessions), "--duration", f"{60 * options.minutes:g}s"),
-                *("--speech", options.speech, "--seed", str(options.seed), "--out", f"{runs}/load"),
-            ]
-            load = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-        if load.returncode not in (0, 3):  # 3: measured, and a limit of its own was missed
-            raise SystemExit(load.returncode)
-        for side in ("serve", "load"):
-            (run,) = Path(runs, side).iterdir()
-            shutil.copytree(run, folder / side, dirs_exist_ok=True)
-    results: dict[str, Any] = json.loads(load.stdout)["results"]
-    return results
-
-
-@contextmanager
-def _profile_file(profile: Profile) -> Iterator[Path]:
-    """`profile` as a TOML file, for a server that is a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{profile.name}.toml")
-        sections = profile.model_dump(exclude={"name", "about"}, exclude_none=True)
-        lines = [
-            f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
-            for section, fields in sections.items()
-        ]
-        path.write_text("\n".join(lines), "utf-8")
-        assert tomllib.loads(path.read_text("utf-8"))
-        yield path
+def _serve_and_load(profile: Profile, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Results of `metronome load`; both run folders end up in `folder`."""
+    load = ["--sessions", str(options.sessions), "--duration", f"{60 * options.minutes:g}s"]
+    return serve_and_load(profile, options.seed, [*load, "--speech", options.speech], folder)
 
 
 def main() -> None:

@@ -28,20 +28,17 @@ from metronome_cli.fit.capacity_answer import told
 from metronome_cli.fit.ticks import Ticks, gather
 from metronome_cli.load.arrivals import arrival_times, stay
 from metronome_cli.load.lengths import Length
-from metronome_cli.models.factory import build
-from metronome_cli.probes.questions import read_questions
 from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
-from metronome_cli.runtime.admission import Admission, FixedCap
+from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.admission.choice import chosen
-from metronome_cli.runtime.beat import TickEngine
 from metronome_cli.runtime.cost import Cost
 from metronome_cli.runtime.device import Load
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.simulator import Call, Fleet
 from metronome_cli.trace import TickRecord
 
-from ..calls import Calls
+from ..calls import Model
 from ..jobs import Job, play_all
 
 RESULTS = Path(__file__).parent / "results"
@@ -69,72 +66,6 @@ STAYS = {"window": Length.parse("lognormal:30s:0.5"), "unbounded": Length.parse(
 CLOSE = 0.05  # how far a simulated figure may lie from the real one
 
 
-class Callers(Calls):
-    """Calls that come and hang up at set times, while a tick runs too, as on a server."""
-
-    def __init__(self, *held: Any, offered: Sequence[Call]) -> None:
-        super().__init__(*held)
-        self.admitted = 0
-        self.live: dict[int, float] = {}  # call -> when it hangs up
-        self._coming = list(offered)[::-1]
-
-    def come_and_go(self, now: float) -> None:
-        """All that comes or ends by `now`, in order."""
-        while True:
-            arrival = self._coming[-1].at if self._coming else math.inf
-            number = min(self.live, key=self.live.__getitem__, default=0)
-            end = self.live.get(number, math.inf)
-            if min(arrival, end) > now:
-                return
-            if end <= arrival:
-                self.close(number)
-                del self.live[number]
-            elif (opened := self.open()) is not None:
-                self.live[opened] = arrival + self._coming.pop().length_s
-                self.admitted += 1
-            else:
-                self._coming.pop()
-
-    def breathe(self) -> None:
-        self.come_and_go(self.clock.now())
-
-    @property
-    def next_due(self) -> float:
-        return max(self.clock.now(), self._ticker.next_due)
-
-
-class Model:
-    """One policy's engine, and how many calls it has seen."""
-
-    def __init__(self, policy: str, threads: int) -> None:
-        self.profile = profile_of(policy, threads)
-        self._engine: TickEngine = build(self.profile)
-        self._texts = [question.text for question in read_questions("builtin", audio=False, seed=0)]
-        self._opened = 0
-
-    def play(
-        self,
-        admission: Admission,
-        offered: Sequence[Call],
-        seed: int,
-        *,
-        until_s: float = math.inf,
-        beats: float = math.inf,
-    ) -> Callers:
-        """Until a time has come, or so many beats; whoever is live asks something now and then."""
-        calls = Callers(self._engine, self.profile, admission, seed, self._opened, offered=offered)
-        random = np.random.default_rng((31, seed))
-        while calls.next_due <= until_s and len(calls.ticks) < beats:
-            calls.come_and_go(calls.next_due)
-            for number in calls.live:
-                if random.random() < ASKS:
-                    calls.say(number, self._texts[int(random.integers(len(self._texts)))])
-            calls.tick()
-        calls.close_all()
-        self._opened += len(offered)
-        return calls
-
-
 def profile_of(policy: str, threads: int) -> Profile:
     own = {"window.policy": policy, "run.threads": threads}
     return load_profile("laptop", SETTINGS | POLICIES[policy] | own)
@@ -143,7 +74,7 @@ def profile_of(policy: str, threads: int) -> Profile:
 def hold(policy: str, counts: Sequence[int], beats: int, threads: int) -> dict[str, list[Any]]:
     """Ticks at each N, without the first one, which reads the headers. Two sweeps: a slow minute is not to
     slow one N alone."""
-    model, found = Model(policy, threads), {}
+    model, found = Model(profile_of(policy, threads), ASKS), {}
     for sweep, n in enumerate((*counts, *counts)):
         calls = model.play(FixedCap(n), [Call(0.0, math.inf)] * n, sweep, beats=beats)
         found[f"{policy} {n}, {sweep}"] = list(map(msgspec.to_builtins, calls.ticks[1:]))
@@ -159,7 +90,7 @@ def offers(policy: str, seed: int, until_s: float) -> list[Call]:
 
 def ramp(policy: str, seeds: Sequence[int], until_s: float, threads: int) -> list[dict[str, Any]]:
     """Real ramps, one a seed."""
-    model, found = Model(policy, threads), []
+    model, found = Model(profile_of(policy, threads), ASKS), []
     for seed in seeds:
         calls = model.play(chosen(model.profile), offers(policy, seed, until_s), seed, until_s=until_s)
         found.append(_summary(calls.admitted, calls.refused, calls.ticks))
