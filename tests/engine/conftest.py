@@ -15,12 +15,23 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 FAMILIES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+}
+OF_FAMILY: dict[str, dict[str, object]] = {
+    "qwen3_moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "norm_topk_prob": True,
+    }
 }
 
 
@@ -49,7 +60,7 @@ def save_tiny(folder: Path, family: str, **changes: object) -> Tiny:
         "max_position_embeddings": 4096,
         "tie_word_embeddings": False,
     }
-    model = model_class(config_class(**settings | changes)).eval()
+    model = model_class(config_class(**settings | OF_FAMILY.get(family, {}) | changes)).eval()
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight")):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)  # biases and norms as saved would be 0 and 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..window import Policy, Recycle, Window, blocks_for, most_blocks, oldest_needed
+from ..window import Policy, Recycle, Window, blocks_for, most_blocks, oldest_needed, reach
 
 BlockHook = Callable[[Sequence[int]], None]
 
@@ -109,6 +109,7 @@ class Lane:
 
     def __init__(self, pool: BlockPool, policy: Policy, max_append: int, bound: int | None) -> None:
         self.policy = policy
+        self.reach = reach(policy)  # (W, S)
         self.bound = bound
         self.length = 0  # tokens appended so far: the index of the next one
         self.table: dict[int, int] = {}
@@ -122,6 +123,11 @@ class Lane:
         """How many of the first blocks are pinned."""
         sinks = self.policy.sinks if isinstance(self.policy, Window) else 0
         return blocks_for(sinks, self._pool.block_size)
+
+    @property
+    def oldest(self) -> int:
+        """The first logical block past the sinks that is, or will be, held."""
+        return self._oldest
 
     @property
     def held(self) -> int:

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ..errors import ProfileError
 from ..window import Policy, Positions, Recycle
-from .attention import plan
-from .blocks import BlockHook, BlockPool, Lane
-from .crew import Crew
+from .blocks import BlockHook, BlockPool
 from .decoder import Decoder
+from .eager import EagerSteps
 from .kv_pool import KvPool
-from .rope import Turns, anchored
-from .sampling import Chooser, Sampling, choose
+from .rows import Computed, Row, Session, Steps
+from .sampling import Chooser, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +36,26 @@ class StepOutput:
     hidden: Tensor  # [sum(appended), hidden]: final states of what was appended
 
 
-@dataclass(slots=True)
-class _Session:
-    lane: Lane
-    positions: Positions
-    chooser: Chooser
-    pending: int | None = None  # sampled, not yet appended
-    rotary_end: int = 0  # where the next token stands unless the caller says otherwise
-    recent: Tensor | None = None  # [<= carry, hidden]: what a Recycle policy will prefill again
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that was begun, by the sessions' numbers; `computed`: None when nobody had anything to do."""
+
+    rows: dict[int, Row]
+    computed: Computed | None
+
+    def going(self) -> dict[int, Row]:
+        return {number: row for number, row in self.rows.items() if row.tokens and not row.stalled}
+
+    def sampling(self) -> list[int]:
+        """Who samples, in order."""
+        return [number for number, row in self.going().items() if row.sample]
+
+    def ids(self) -> dict[int, int]:
+        """What they sampled. Waits for the step to be done."""
+        return dict(zip(self.sampling(), self.computed.ids(), strict=True)) if self.computed else {}
 
 
-@dataclass(slots=True)
-class _Row:
-    """One session's share of a step: what is appended, and how much of it is new."""
-
-    session: _Session
-    embeddings: Tensor  # [n, hidden]
-    rotary: Tensor  # [n, axes]
-    rotary_end: int  # where the session's next token will stand
-    fresh: int  # the last so many are new; before them a recycled session's carried tokens
-    sample: bool
-    stalled: bool = False
-
-    def __len__(self) -> int:
-        return len(self.embeddings)
+_NOTHING = _Step({}, None)
 
 
 class Engine:
@@ -80,12 +76,16 @@ class Engine:
         config = decoder.config
         self.decoder = decoder
         self.max_append = max_append
-        self.memory = KvPool(
-            config.layers, blocks, block_size, config.kv_heads, config.head_dim, kv_dtype or decoder.dtype
-        )
-        self.pool = BlockPool(blocks, block_size, on_lease=self.memory.wipe, on_release=on_release)
-        self._crew = Crew()
-        self._sessions: dict[int, _Session] = {}
+        with decoder.device:
+            self.memory = KvPool(
+                config.layers, blocks, block_size, config.kv_heads, config.head_dim, kv_dtype or decoder.dtype
+            )
+        self._steps = _steps(decoder, self.memory)
+        # Kernels never read what a mask hides; who reads whole blocks wants them clean.
+        on_lease = None if self._steps.can_run_ahead else self.memory.wipe
+        self.pool = BlockPool(blocks, block_size, on_lease=on_lease, on_release=on_release)
+        self._ahead: _Step | None = None  # begun, and not asked for yet
+        self._sessions: dict[int, Session] = {}
         self._last_number = 0
 
     def open(
@@ -98,7 +98,7 @@ class Engine:
         if lane is None:
             return None
         self._last_number += 1
-        self._sessions[self._last_number] = _Session(lane, positions, Chooser(sampling or Sampling()))
+        self._sessions[self._last_number] = Session(lane, positions, Chooser(sampling or Sampling()))
         return self._last_number
 
     def cancel(self, session: int) -> None:
@@ -127,6 +127,7 @@ class Engine:
         *,
         rotary: Tensor | None = None,
         sample: Sequence[bool] | None = None,
+        ahead: bool = False,
     ) -> StepOutput:
         """Append tokens to sessions and compute them, all in one batch.
 
@@ -134,24 +135,109 @@ class Engine:
         [sum(lengths), hidden]. A length of 0 with `sample` decodes on from the last sampled token;
         without, the session rests. `rotary`: integer positions [sum(lengths)] or [sum(lengths), axes];
         by default each session counts on. `sample`: who samples after its last token; by default nobody.
+        `ahead`: those who sample are likely to decode on in the next step; where the device allows, it begins
+        that step at once. Nothing changes by it, but that a session that does not decode on has its sampled
+        token in the cache already.
         A session without blocks stalls alone: its input is dropped and nothing else of it changes.
         ValueError, with nothing changed, when the request does not fit together.
         """
-        rows = self._rows(sessions, lengths, inputs, rotary, sample or [False] * len(sessions))
-        for row in rows:
-            if len(row):
-                self._make_room(row)
-        going = [row for row in rows if len(row) and not row.stalled]
-        hidden_TE = self._compute(going) if going else self.decoder.nothing()
-        ids = self._choose(going, hidden_TE)
-        for row in going:
-            self._settle(row, ids.get(id(row)))
+        asked = sample or [False] * len(sessions)
+        step = self._take_up(sessions, lengths, asked)
+        if step is None:
+            step = self._begin(sessions, lengths, inputs, rotary, asked)
+        if ahead and self._steps.can_run_ahead:
+            self._run_ahead(step, sessions)
+        ids = step.ids()
+        for number, token in ids.items():
+            if number in sessions:
+                self._sessions[number].pending = token
+        rows = [step.rows[number] for number in sessions]
         return StepOutput(
-            ids=[ids.get(id(row)) for row in rows],
+            ids=[ids.get(number) for number in sessions],
             stalled=[row.stalled for row in rows],
             appended=[0 if row.stalled else row.fresh for row in rows],
-            hidden=_fresh(going, hidden_TE),
+            hidden=self._hidden(step, sessions),
         )
+
+    def _begin(
+        self,
+        sessions: Sequence[int],
+        lengths: Sequence[int],
+        inputs: Tensor,
+        rotary: Tensor | None,
+        sample: Sequence[bool],
+    ) -> _Step:
+        """Begin what was asked for, whatever was begun ahead."""
+        self._drop_ahead()
+        rows = dict(zip(sessions, self._rows(sessions, lengths, inputs, rotary, sample), strict=True))
+        step = self._compute(rows)
+        for row in step.going().values():
+            row.session.pending = None
+        return step
+
+    def _compute(self, rows: dict[int, Row]) -> _Step:
+        for row in rows.values():
+            if row.tokens:
+                self._make_room(row)
+        going = [row for row in rows.values() if row.tokens and not row.stalled]
+        step = _Step(rows, self._steps.begin(going) if going else None)
+        for row in going:
+            self._settle(row)
+        return step
+
+    def _run_ahead(self, step: _Step, sessions: Sequence[int]) -> None:
+        """Begin the step in which those of `sessions` that sample now decode on, before it is known what."""
+        if any(isinstance(row.session.lane.policy, Recycle) for row in step.rows.values()):
+            return  # may have to take up again what it does not know yet
+        wanted = set(sessions)
+        rows = {}
+        for place, number in enumerate(step.sampling()):
+            if number in wanted:
+                session = self._sessions[number]
+                start = session.rotary_end
+                rows[number] = Row(session, [0], None, None, start, start + 1, 1, True, after=place)
+        self._ahead = self._compute(rows)
+
+    def _take_up(
+        self, sessions: Sequence[int], lengths: Sequence[int], sample: Sequence[bool]
+    ) -> _Step | None:
+        """The step begun ahead, if it is what is asked for: that some of its sessions decode on."""
+        step = self._ahead
+        if step is None or not sessions or any(lengths) or not all(sample):
+            return None
+        if len(set(sessions)) < len(sessions) or not all(self._is_ahead(number) for number in sessions):
+            return None
+        left = step.rows.keys() - set(sessions)
+        self._ahead = None
+        self._drop([step.rows[number] for number in left])
+        return step
+
+    def _is_ahead(self, number: int) -> bool:
+        found = self._sessions.get(number)
+        return found is not None and found.pending is not None and number in (self._ahead or _NOTHING).rows
+
+    def _drop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._drop(list(self._ahead.rows.values()))
+            self._ahead = None
+
+    def _drop(self, rows: Sequence[Row]) -> None:
+        """Of rows begun ahead: their one token is in the cache, and what they sampled was never said."""
+        for row in rows:
+            if not row.stalled:
+                row.session.pending = None
+                row.session.chooser.put_back()
+
+    def _hidden(self, step: _Step, sessions: Sequence[int]) -> Tensor:
+        """States of what `sessions`, some of a step's, appended."""
+        if step.computed is None:
+            return self.decoder.nothing()
+        going = step.going()
+        if going.keys() <= set(sessions):
+            return _fresh(list(going.values()), step.computed.hidden)
+        # Some of a step begun ahead, of one token each.
+        places = [place for place, number in enumerate(going) if number in set(sessions)]
+        return step.computed.hidden[places]
 
     def _rows(
         self,
@@ -160,7 +246,7 @@ class Engine:
         inputs: Tensor,
         rotary: Tensor | None,
         sample: Sequence[bool],
-    ) -> list[_Row]:
+    ) -> list[Row]:
         """The request, checked whole before anything changes, with sampled tokens put in front."""
         if not len(sessions) == len(lengths) == len(sample) or len(inputs) != sum(lengths):
             raise ValueError(
@@ -169,91 +255,84 @@ class Engine:
             )
         if len(set(sessions)) < len(sessions) or not self._sessions.keys() >= set(sessions):
             raise ValueError(f"sessions {list(sessions)}: each must be open and named once")
-        embedded = inputs if inputs.is_floating_point() else self.decoder.embed(inputs)
-        shares = _cut(embedded, lengths)
+        embedded: Sequence[Tensor | None] = [None] * len(sessions)
+        ids: list[list[int]] = [[] for _ in sessions]
+        if inputs.is_floating_point():
+            embedded = _cut(inputs, lengths)
+        else:
+            ids = _cut_list(inputs.tolist(), lengths)
         stands = [None] * len(sessions) if rotary is None else _cut(rotary.view(len(inputs), -1), lengths)
         return [
-            self._row(self._sessions[number], share, stand, asked)
-            for number, share, stand, asked in zip(sessions, shares, stands, sample, strict=True)
+            self._row(self._sessions[number], some, given, stand, asked)
+            for number, some, given, stand, asked in zip(sessions, ids, embedded, stands, sample, strict=True)
         ]
 
-    def _row(self, session: _Session, share: Tensor, rotary: Tensor | None, sample: bool) -> _Row:
-        pending = session.pending is not None and (sample or len(share) > 0)
-        if pending:
-            share = torch.cat((self.decoder.embed(torch.tensor([session.pending])), share))
-        if sample and not len(share):
+    def _row(
+        self, session: Session, ids: list[int], embedded: Tensor | None, rotary: Tensor | None, sample: bool
+    ) -> Row:
+        given = len(ids) if embedded is None else len(embedded)
+        if session.pending is not None and (sample or given):
+            ids = [session.pending, *ids]
+        tokens = len(ids) + (given if embedded is not None else 0)
+        if sample and not tokens:
             raise ValueError("a session with nothing sampled and nothing to append cannot sample")
-        if len(share) > self.max_append:
-            raise ValueError(f"append of {len(share)} tokens; at most {self.max_append} go in one step")
-        end = session.rotary_end + len(share)
-        counted = torch.arange(session.rotary_end, end)
-        counted = counted.unsqueeze(1).expand(-1, self.decoder.rope.axes)
+        if tokens > self.max_append:
+            raise ValueError(f"append of {tokens} tokens; at most {self.max_append} go in one step")
+        start, end = session.rotary_end, session.rotary_end + tokens
         if rotary is not None:
             if isinstance(session.lane.policy, Recycle):
                 raise ValueError("rotary: a recycled session counts its own positions")
-            counted = torch.cat((counted[: len(share) - len(rotary)], rotary.expand(-1, counted.shape[1])))
-            end = int(counted.max()) + 1 if len(counted) else end
-        return _Row(session, share, counted, end, len(share), sample)
+            axes = self.decoder.rope.axes
+            counted = torch.arange(start, end - len(rotary)).unsqueeze(1).expand(-1, axes)
+            rotary = torch.cat((counted, rotary.expand(-1, axes)))
+            end = int(rotary.max()) + 1 if tokens else end
+        return Row(session, ids, embedded, rotary, start, end, fresh=tokens, sample=sample)
 
-    def _make_room(self, row: _Row) -> None:
+    def _make_room(self, row: Row) -> None:
         """Lease the row's blocks; a full Recycle session first drops all and takes up what it carries."""
         session = row.session
         policy = session.lane.policy
-        if isinstance(policy, Recycle) and session.lane.length + len(row) > policy.window:
+        if isinstance(policy, Recycle) and session.lane.length + row.tokens > policy.window:
             session.lane.restart()
             session.rotary_end = 0
-            if session.recent is not None:
-                row.embeddings = torch.cat((session.recent, row.embeddings))
-            row.rotary = torch.arange(len(row)).unsqueeze(1).expand(-1, self.decoder.rope.axes)
-            row.rotary_end = len(row)
-        row.stalled = not session.lane.extend(len(row))
+            recent = session.recent
+            if isinstance(recent, list):
+                row.ids = recent + row.ids
+            else:
+                row.embedded, row.ids = torch.cat((recent, row.embed(self.decoder))), []
+            row.tokens = len(row.ids) + (0 if row.embedded is None else len(row.embedded))
+            row.rotary_start, row.rotary_end = 0, row.tokens
+        row.stalled = not session.lane.extend(row.tokens)
 
-    def _compute(self, rows: list[_Row]) -> Tensor:
-        """Final hidden states [T, hidden] of all rows; their keys and values are in the pool after.
-
-        No row sees another's keys, so threads can compute some rows each.
-        """
-        shares = self._crew.shares([len(row) for row in rows])
-        return torch.cat(self._crew.run(lambda share: self._compute_share(rows[share]), shares))
-
-    def _compute_share(self, rows: list[_Row]) -> Tensor:
-        lanes, lengths = [row.session.lane for row in rows], [len(row) for row in rows]
-        config = self.decoder.config
-        layout = plan(lanes, lengths, self.memory, config.heads // config.kv_heads)
-        rotary_TA = torch.cat([row.rotary for row in rows])
-        is_anchored_T = torch.cat(
-            [torch.full((len(row),), row.session.positions == "anchored") for row in rows]
-        )
-        at_sinks_TA = anchored(rotary_TA, layout.index_T, layout.window_T, layout.sinks_T)
-        rope = self.decoder.rope
-        turns = Turns(
-            rope.at(rotary_TA), rope.at(torch.where(is_anchored_T.unsqueeze(1), at_sinks_TA, rotary_TA))
-        )
-        return self.decoder.forward(torch.cat([row.embeddings for row in rows]), turns, layout, self.memory)
-
-    def _choose(self, rows: list[_Row], hidden_TE: Tensor) -> dict[int, int]:
-        """The sampled token of each row that asked for one, by the row's identity."""
-        ends = torch.tensor([len(row) for row in rows]).cumsum(0) - 1
-        asking = [(row, end) for row, end in zip(rows, ends.tolist(), strict=True) if row.sample]
-        if not asking:
-            return {}
-        logits_BV = self.decoder.logits(hidden_TE[[end for _, end in asking]])
-        ids = choose(logits_BV, [row.session.chooser for row, _ in asking]).tolist()
-        return {id(row): token for (row, _), token in zip(asking, ids, strict=True)}
-
-    def _settle(self, row: _Row, sampled: int | None) -> None:
-        """After the step: blocks behind the window go back, the next step's start is noted."""
+    def _settle(self, row: Row) -> None:
+        """Once it is begun: blocks behind the window go back, the next step's start is noted."""
         session = row.session
-        session.pending = sampled
         session.rotary_end = row.rotary_end
         session.lane.retire()
         if isinstance(session.lane.policy, Recycle):
-            held = (
-                row.embeddings
-                if session.recent is None or len(row) > row.fresh
-                else torch.cat((session.recent, row.embeddings))
-            )
-            session.recent = held[max(0, len(held) - session.lane.policy.carry) :]
+            self._remember(session, row, session.lane.policy.carry)
+
+    def _remember(self, session: Session, row: Row, carry: int) -> None:
+        """Keep the last `carry` of what a recycled session appended, as ids as long as it is ids alone."""
+        recent = session.recent if row.tokens == row.fresh else []
+        if row.embedded is None and isinstance(recent, list):
+            session.recent = (recent + row.ids)[-carry:] if carry else []
+            return
+        before = self._embed(recent) if isinstance(recent, list) else recent
+        held = torch.cat((before, row.embed(self.decoder)))
+        session.recent = held[max(0, len(held) - carry) :]
+
+    def _embed(self, ids: list[int]) -> Tensor:
+        return self.decoder.embed(torch.tensor(ids, dtype=torch.long, device=self.decoder.device))
+
+
+def _steps(decoder: Decoder, memory: KvPool) -> Steps:
+    """How steps are computed where `decoder` lives."""
+    if decoder.device.type == "cuda":
+        from .cuda import CudaSteps
+
+        return CudaSteps(decoder, memory)
+    return EagerSteps(decoder, memory)
 
 
 def _cut(flat: Tensor, lengths: Sequence[int]) -> list[Tensor]:
@@ -261,9 +340,14 @@ def _cut(flat: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     return list(flat.split(list(lengths))) if lengths else []
 
 
-def _fresh(rows: list[_Row], hidden_TE: Tensor) -> Tensor:
+def _cut_list(flat: list[int], lengths: Sequence[int]) -> list[list[int]]:
+    ends = list(accumulate(lengths))
+    return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _fresh(rows: list[Row], hidden_TE: Tensor) -> Tensor:
     """The states of new tokens: what a recycled session carried was answered before."""
-    if all(row.fresh == len(row) for row in rows):
+    if all(row.fresh == row.tokens for row in rows):
         return hidden_TE
-    shares = _cut(hidden_TE, [len(row) for row in rows])
+    shares = _cut(hidden_TE, [row.tokens for row in rows])
     return torch.cat([share[-row.fresh :] for row, share in zip(rows, shares, strict=True)])

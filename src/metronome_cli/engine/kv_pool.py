@@ -34,7 +34,7 @@ class KvPool:
 
     def fill(self, blocks: Sequence[int], value: float) -> None:
         """Set every place of `blocks` in all layers to `value`."""
-        where = torch.tensor(blocks)
+        where = torch.tensor(blocks, device=self.keys.device)
         self.keys[:, :, where] = value
         self.values[:, :, where] = value
 

@@ -48,6 +48,10 @@ class Linear:
         )
         return product.to(x.dtype)
 
+    def into(self, x: Tensor, out: Tensor) -> None:
+        """The same of x [T, in], written to `out` [T, out]; for weights not packed, without a bias."""
+        torch.mm(x, self._weight.t(), out=out)
+
 
 def linear_plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The plain twin of `Linear`."""

@@ -52,9 +52,13 @@ class Rope:
     def axes(self) -> int:
         return int(self._axis_F.max()) + 1
 
+    def angles(self, rotary_TA: Tensor) -> Tensor:
+        """Angles [T, F] in float64."""
+        return rotary_TA[:, self._axis_F].double() * self._inverse_F
+
     def at(self, rotary_TA: Tensor) -> Rotation:
         """The rotation of tokens at integer positions [T, A]."""
-        angle_TF = rotary_TA[:, self._axis_F].double() * self._inverse_F
+        angle_TF = self.angles(rotary_TA)
         return Rotation(
             angle_TF.cos().to(self._dtype).unsqueeze(1), angle_TF.sin().to(self._dtype).unsqueeze(1)
         )

@@ -37,12 +37,20 @@ class Chooser:
 
     sampling: Sampling
     _random: random.Random = field(init=False)
+    _drawn: float | None = field(init=False, default=None)
+    _returned: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.sampling.seed)  # noqa: S311 (a dice, not a secret)
 
     def uniform(self) -> float:
-        return self._random.random()
+        returned, self._returned = self._returned, None
+        self._drawn = self._random.random() if returned is None else returned
+        return self._drawn
+
+    def put_back(self) -> None:
+        """The last number chose a token that was never said: it will choose the next one."""
+        self._returned, self._drawn = self._drawn, None
 
 
 def choose(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
@@ -59,17 +67,17 @@ def choose(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
 
 
 def _nucleus(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
-    """Inverse-CDF draw from the smallest set of ids whose probability reaches top-p."""
+    """Inverse-CDF draw, in the order of ids, from the smallest set whose probability reaches top-p."""
     temperature_B1, top_p_B1, uniform_B1 = (
-        torch.tensor(column, dtype=torch.float32).unsqueeze(1)
+        torch.tensor(column, dtype=torch.float32, device=logits_BV.device).unsqueeze(1)
         for column in zip(
             *((c.sampling.temperature, c.sampling.top_p, c.uniform()) for c in choosers), strict=True
         )
     )
-    sorted_BV, order_BV = (logits_BV / temperature_B1).softmax(-1).sort(-1, descending=True)
-    before_BV = sorted_BV.cumsum(-1) - sorted_BV
-    kept_BV = sorted_BV * (before_BV < top_p_B1)
-    reached_BV = kept_BV.cumsum(-1)
-    rank_B1 = (reached_BV <= uniform_B1 * reached_BV[:, -1:]).sum(-1, keepdim=True)
-    last_kept_B1 = (kept_BV > 0).sum(-1, keepdim=True) - 1
-    return order_BV.gather(1, torch.minimum(rank_B1, last_kept_B1)).squeeze(1)
+    shares_BV = (logits_BV / temperature_B1).softmax(-1)
+    sorted_BV, order_BV = shares_BV.sort(-1, descending=True)
+    is_kept_BV = sorted_BV.cumsum(-1) - sorted_BV < top_p_B1
+    shares_BV = shares_BV * torch.zeros_like(is_kept_BV).scatter(1, order_BV, is_kept_BV)
+    reached_BV = shares_BV.cumsum(-1)
+    wanted_B1 = uniform_B1 * reached_BV[:, -1:]
+    return ((reached_BV > wanted_B1) & (shares_BV > 0)).to(torch.uint8).argmax(-1)

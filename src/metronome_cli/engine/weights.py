@@ -1,6 +1,6 @@
 """Checkpoints into decoders: a folder with config.json and safetensors, as Hugging Face writes them.
 
-Knows:   key names of Llama, Qwen2 and Qwen3, sharding, fusing, RoPE variants in config.json.
+Knows:   key names of Llama, Qwen2, Qwen3 and Qwen3-MoE, sharding, fusing, RoPE variants in config.json.
 Ignores: where the folder came from (models/assets.py) and what runs the decoder.
 
 A key that is missing, left over or misshaped is an error naming it, never a silent default.
@@ -21,11 +21,11 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..errors import AssetError
-from .decoder import Decoder, DecoderConfig, DecoderWeights, LayerWeights
+from .decoder import Decoder, DecoderConfig, DecoderWeights, Experts, LayerWeights, Mlp
 from .linear import Linear
 from .rope import Rope
 
-_FAMILIES = ("llama", "qwen2", "qwen3")
+_FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Take = Callable[[str, tuple[int, ...]], Tensor]
@@ -113,18 +113,24 @@ def _decoder_config(source: PreTrainedConfig, folder: Path) -> DecoderConfig:
         raise AssetError(f"{folder}: only a SwiGLU without biases is supported, not {source.hidden_act!r}")
     if source.model_type != "qwen2" and getattr(source, "attention_bias", False):
         raise AssetError(f"{folder}: attention_bias with model_type {source.model_type!r} is not supported")
+    experts = source.num_experts if source.model_type == "qwen3_moe" else 0
+    if experts and (source.decoder_sparse_step != 1 or source.mlp_only_layers):
+        raise AssetError(f"{folder}: only a mixture of experts in every layer is supported")
     return DecoderConfig(
         hidden=source.hidden_size,
         layers=source.num_hidden_layers,
         heads=source.num_attention_heads,
         kv_heads=source.num_key_value_heads,
         head_dim=getattr(source, "head_dim", None) or source.hidden_size // source.num_attention_heads,
-        intermediate=source.intermediate_size,
+        intermediate=source.moe_intermediate_size if experts else source.intermediate_size,
         vocab=source.vocab_size,
         norm_eps=source.rms_norm_eps,
         qkv_bias=source.model_type == "qwen2",
-        qk_norm=source.model_type == "qwen3",
+        qk_norm=source.model_type in ("qwen3", "qwen3_moe"),
         tied=source.tie_word_embeddings,
+        experts=experts,
+        top=source.num_experts_per_tok if experts else 0,
+        normed=source.norm_topk_prob if experts else True,
     )
 
 
@@ -137,7 +143,7 @@ def _fuse(config: DecoderConfig, take: Take, lay_out: LayOut) -> DecoderWeights:
 
 
 def _fuse_layer(config: DecoderConfig, take: Take, lay_out: LayOut, prefix: str) -> LayerWeights:
-    hidden, inner = config.hidden, config.intermediate
+    hidden = config.hidden
     heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
     rows = {name: count * config.head_dim for name, count in heads.items()}
     attention, mlp = prefix + "self_attn.", prefix + "mlp."
@@ -152,8 +158,28 @@ def _fuse_layer(config: DecoderConfig, take: Take, lay_out: LayOut, prefix: str)
         key_norm=take(attention + "k_norm.weight", (config.head_dim,)) if config.qk_norm else None,
         out=lay_out(take(attention + "o_proj.weight", (hidden, rows["q"]))),
         post_norm=take(prefix + "post_attention_layernorm.weight", (hidden,)),
-        gate_up=lay_out(torch.cat([take(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")])),
-        down=lay_out(take(mlp + "down_proj.weight", (hidden, inner))),
+        mlp=_fuse_experts(config, take, mlp) if config.experts else _fuse_mlp(config, take, lay_out, mlp),
+    )
+
+
+def _fuse_mlp(config: DecoderConfig, take: Take, lay_out: LayOut, prefix: str) -> Mlp:
+    hidden, inner = config.hidden, config.intermediate
+    return Mlp(
+        lay_out(torch.cat([take(f"{prefix}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")])),
+        lay_out(take(prefix + "down_proj.weight", (hidden, inner))),
+    )
+
+
+def _fuse_experts(config: DecoderConfig, take: Take, prefix: str) -> Experts:
+    hidden, inner, count = config.hidden, config.intermediate, config.experts
+    names = [f"{prefix}experts.{number}." for number in range(count)]
+    gate_up = [take(f"{name}{n}_proj.weight", (inner, hidden)) for name in names for n in ("gate", "up")]
+    return Experts(
+        take(prefix + "gate.weight", (count, hidden)),
+        torch.cat(gate_up).view(count, 2 * inner, hidden),
+        torch.stack([take(name + "down_proj.weight", (hidden, inner)) for name in names]),
+        config.top,
+        config.normed,
     )
 
 

@@ -1,0 +1,254 @@
+"""Attention over sinks and window in one Triton kernel, straight from the block pool.
+
+Knows:   a step cut into tasks of a few tokens of one session each, and the pool's layout.
+Ignores: policies and lanes (attention.py lays them out); keys arrive rotated.
+
+A task's keys are walked in tiles, first the sinks' with the query turned for them, then the window's run
+with the token's own (attention.py, the plain twin). Few tasks: their tiles are split among several programs,
+which a second kernel joins. Places that the mask hides are never read, so what a freed block holds does not
+matter.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Fields of a task, int32: where its tokens begin in the step, and how many they are; where its session's
+# blocks begin in the table (sinks first), and where in them the window's run begins; then, counted from the
+# run's first place: its first token, the first place past the sinks; the window W; its first token's index,
+# no larger than matters to sinks; the sinks S.
+FIELDS = 9
+_MANY = 264  # two for each of 132 multiprocessors
+_LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _tile(
+    query,
+    keys,
+    values,
+    place,
+    there,
+    visible,
+    best,
+    total,
+    mixed,
+    scale,
+    HEAD_SIZE: tl.constexpr,
+):
+    """One tile of keys added to a running softmax: `place` [N] of those `there`, `visible` [M, N]."""
+    size = tl.arange(0, HEAD_SIZE)
+    key = tl.load(keys + place[None, :] * HEAD_SIZE + size[:, None], mask=there[None, :], other=0.0)
+    value = tl.load(values + place[:, None] * HEAD_SIZE + size[None, :], mask=there[:, None], other=0.0)
+    # Exact products where tensors are float32, which the matrix units would round.
+    scores = tl.dot(query, key.to(query.dtype), input_precision="ieee") * scale
+    scores = tl.where(visible, scores, float("-inf"))
+    new_best = tl.maximum(best, tl.max(scores, 1))
+    # A token that has seen nothing yet has no best: keep exp2 away from inf - inf.
+    anchor = tl.where(new_best == float("-inf"), 0.0, new_best)
+    weights = tl.exp2(scores - anchor[:, None])
+    faded = tl.exp2(best - anchor)
+    total = total * faded + tl.sum(weights, 1)
+    mixed = mixed * faded[:, None] + tl.dot(
+        weights.to(query.dtype), value.to(query.dtype), input_precision="ieee"
+    )
+    return new_best, total, mixed
+
+
+@triton.jit
+def _sinks(
+    query, keys, values, blocks, begin, end, seen, token_index, best, total, mixed, scale,
+    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Tiles `begin` to `end` of the first `seen` places. They are few: they may lie in any blocks."""
+    for tile in range(begin, end):
+        p = tile * N + tl.arange(0, N)
+        there = p < seen
+        block = tl.load(blocks + p // BLOCK_SIZE, mask=there, other=0).to(tl.int64)
+        visible = there[None, :] & (p[None, :] <= token_index[:, None])
+        best, total, mixed = _tile(
+            query, keys, values, block * BLOCK_SIZE + p % BLOCK_SIZE, there, visible,
+            best, total, mixed, scale, HEAD_SIZE,
+        )  # fmt: skip
+    return best, total, mixed
+
+
+@triton.jit
+def _window(
+    query, keys, values, run, begin, end, oldest, newest, window, token_at, best, total, mixed, scale,
+    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Tiles `begin` to `end` of the window's run, places `oldest` to `newest` of it."""
+    step = tl.arange(0, N)
+    next_tiles = tl.arange(0, AHEAD)
+    for some in range(begin, end, AHEAD):
+        # Block numbers of the next tiles at once: loads whose addresses wait for other loads come late.
+        starts = (some + next_tiles) * N
+        numbers = tl.load(run + starts // BLOCK_SIZE, mask=some + next_tiles < end, other=0)
+        for tile in range(some, tl.minimum(some + AHEAD, end)):
+            p = tile * N + step
+            there = (p >= oldest) & (p <= newest)
+            visible = there[None, :] & (p[None, :] <= token_at[:, None])
+            visible &= p[None, :] > token_at[:, None] - window
+            if BLOCK_SIZE % N == 0:  # a tile lies in one block: offsets stay small
+                number = tl.sum(tl.where(next_tiles == tile - some, numbers, 0), 0)
+                base = number.to(tl.int64) * BLOCK_SIZE + tile * N % BLOCK_SIZE
+                place = step
+            else:
+                base = tl.zeros([], tl.int64)
+                place = tl.load(run + p // BLOCK_SIZE, mask=there, other=0).to(tl.int64) * BLOCK_SIZE
+                place += p % BLOCK_SIZE
+            best, total, mixed = _tile(
+                query, keys + base * HEAD_SIZE, values + base * HEAD_SIZE, place, there, visible,
+                best, total, mixed, scale, HEAD_SIZE,
+            )  # fmt: skip
+    return best, total, mixed
+
+
+@triton.jit
+def _attend(
+    own, to_sinks, keys, values, out, partial, partial_lse, tasks, table, head_places, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, SPLITS: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """One task's queries of one KV head over one of SPLITS shares of their keys."""
+    task = tasks + tl.program_id(0) * FIELDS
+    head, split = tl.program_id(1), tl.program_id(2)
+    first, count = tl.load(task), tl.load(task + 1)
+    if count == 0:
+        return
+    blocks = table + tl.load(task + 2)
+    run = blocks + tl.load(task + 3)
+    rel, sinks_rel, window = tl.load(task + 4), tl.load(task + 5), tl.load(task + 6)
+    index, sinks = tl.load(task + 7), tl.load(task + 8)
+
+    member, size = tl.arange(0, M), tl.arange(0, HEAD_SIZE)
+    token = member // GROUP
+    is_query = token < count
+    query = ((first + token) * KV_HEADS + head) * GROUP + member % GROUP
+    query_at = query.to(tl.int64)[:, None] * HEAD_SIZE + size[None, :]
+    keys += head.to(tl.int64) * head_places * HEAD_SIZE
+    values += head.to(tl.int64) * head_places * HEAD_SIZE
+
+    seen_sinks = tl.minimum(sinks, index + count)
+    sink_tiles = tl.cdiv(seen_sinks, N)
+    oldest = tl.maximum(tl.maximum(sinks_rel, rel - window + 1), 0)
+    skipped = oldest // N - sink_tiles  # tiles are counted through both, the run's oldest after the sinks'
+    tiles = tl.maximum(tl.cdiv(tl.maximum(rel + count, 0), N) - skipped, sink_tiles)
+    begin, end = tiles * split // SPLITS, tiles * (split + 1) // SPLITS
+
+    best, total = tl.full([M], float("-inf"), tl.float32), tl.zeros([M], tl.float32)
+    mixed = tl.zeros([M, HEAD_SIZE], tl.float32)
+    if begin < sink_tiles:
+        best, total, mixed = _sinks(
+            tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0), keys, values, blocks,
+            begin, tl.minimum(end, sink_tiles), seen_sinks, index + token, best, total, mixed, scale,
+            HEAD_SIZE, BLOCK_SIZE, N,
+        )  # fmt: skip
+    best, total, mixed = _window(
+        tl.load(own + query_at, mask=is_query[:, None], other=0.0), keys, values, run,
+        tl.maximum(begin, sink_tiles) + skipped, end + skipped, oldest, rel + count - 1, window, rel + token,
+        best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD,
+    )  # fmt: skip
+
+    shown = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+    if SPLITS == 1:
+        tl.store(out + query_at, shown.to(out.dtype.element_ty), mask=is_query[:, None])
+    else:  # joined later: each split's mean with the logarithm of its weight
+        slot = query.to(tl.int64) * SPLITS + split
+        tl.store(partial + slot[:, None] * HEAD_SIZE + size[None, :], shown, mask=is_query[:, None])
+        tl.store(partial_lse + slot, best + tl.log2(total), mask=is_query)
+
+
+@triton.jit
+def _join(partial, partial_lse, out, HEAD_SIZE: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
+    """One query head of one token: the splits' means by their weights."""
+    at = tl.program_id(0).to(tl.int64)
+    split = tl.arange(0, PADDED)
+    size = tl.arange(0, HEAD_SIZE)
+    there = split < SPLITS
+    lse = tl.load(partial_lse + at * SPLITS + split, mask=there, other=float("-inf"))
+    weight = tl.exp2(lse - tl.max(lse, 0))
+    part = tl.load(
+        partial + (at * SPLITS + split[:, None]) * HEAD_SIZE + size[None, :], mask=there[:, None], other=0.0
+    )
+    shown = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
+    tl.store(out + at * HEAD_SIZE + size, shown.to(out.dtype.element_ty))
+
+
+def _shape(programs: int, queries: int, block_size: int) -> tuple[int, int, int]:
+    """Keys of a tile, warps and stages: small tiles where many programs share the device (evals/speed)."""
+    if queries > 64:
+        return 64, 8, 2
+    if queries > 16:
+        return 64, 4, 3
+    if programs >= _MANY:
+        return (32 if block_size % 32 == 0 else 64), 2, 3
+    return 64, (4 if block_size % 64 == 0 else 2), 4
+
+
+def attend(
+    own_TQD: Tensor,
+    to_sinks_TQD: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tasks: Tensor,
+    table: Tensor,
+    *,
+    tokens: int,
+    splits: int,
+) -> Tensor:
+    """Attention [T, Q, D] of queries turned by their own angle and for the sinks.
+
+    `keys`, `values`: one layer's [H, blocks + 1, block, D]. `tasks` int32 [tasks, FIELDS]; those of no tokens
+    are skipped, others have at most `tokens`. `table` int32: blocks of all sessions, one after the other.
+    `splits`: programs that share a task's keys. Tokens of no task keep whatever stood in their place.
+    """
+    count, queries, size = own_TQD.shape
+    kv_heads, blocks, block_size, _ = keys.shape
+    group = queries // kv_heads
+    out_TQD = torch.empty_like(own_TQD)
+    partial, lse = out_TQD, out_TQD  # not touched without splits
+    if splits > 1:
+        partial = torch.empty((count * queries * splits, size), dtype=torch.float32, device=own_TQD.device)
+        lse = torch.empty((count * queries * splits,), dtype=torch.float32, device=own_TQD.device)
+    tile, warps, stages = _shape(len(tasks) * kv_heads * splits, tokens * group, block_size)
+    rows = max(16, triton.next_power_of_2(tokens * group))
+    _attend[(len(tasks), kv_heads, splits)](
+        own_TQD,
+        to_sinks_TQD,
+        keys,
+        values,
+        out_TQD,
+        partial,
+        lse,
+        tasks,
+        table,
+        blocks * block_size,
+        size**-0.5 * _LOG2_E,
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        HEAD_SIZE=size,
+        BLOCK_SIZE=block_size,
+        FIELDS=FIELDS,
+        M=rows,
+        N=tile,
+        SPLITS=splits,
+        AHEAD=32,
+        num_warps=warps,
+        num_stages=stages,
+    )
+    if splits > 1:
+        _join[(count * queries,)](
+            partial,
+            lse,
+            out_TQD,
+            HEAD_SIZE=size,
+            SPLITS=splits,
+            PADDED=triton.next_power_of_2(splits),
+            num_warps=1,
+        )
+    return out_TQD
