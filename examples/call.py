@@ -1,6 +1,7 @@
 """Hold one spoken call: speak a recording, print the answer as it comes.
 
     metronome serve
+    python examples/call.py RECORDING [URL]
     python examples/call.py src/metronome_cli/data/questions/capital-of-egypt.flac
 
 The recording is WAV, FLAC or Ogg, mono, at 24, 16 or 8 kHz. A server that asks for a key finds it in
@@ -16,9 +17,12 @@ import os
 import sys
 from typing import Any
 
-import soundfile
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+try:
+    import soundfile
+    from websockets.asyncio.client import ClientConnection, connect
+    from websockets.exceptions import InvalidStatus, WebSocketException
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install soundfile websockets\n\n{__doc__}")
 
 URL = "ws://127.0.0.1:8765/v1/realtime"
 PACKET_S = 0.02
@@ -51,6 +55,17 @@ async def listen(line: ClientConnection) -> None:
             raise SystemExit(event["error"]["message"])
 
 
+def refusal(answer: Any) -> str:
+    """Why a server took no call: its status, its reason for programs and for people, when to come again."""
+    try:
+        error = json.loads(answer.body)["error"]
+        why = f"{error['code']}, {error['message']}"
+    except (KeyError, TypeError, ValueError):
+        why = answer.reason_phrase
+    again = answer.headers.get("Retry-After")
+    return f"HTTP {answer.status_code}: {why}" + (f"; come again in {again} s" if again else "")
+
+
 async def main(path: str, url: str = URL) -> None:
     samples, rate = soundfile.read(path, dtype="int16")
     key = os.environ.get("METRONOME_API_KEY")
@@ -61,9 +76,15 @@ async def main(path: str, url: str = URL) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        sys.exit()
+    if len(sys.argv) not in (2, 3):
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     try:
         asyncio.run(main(*sys.argv[1:]))
+    except InvalidStatus as refused:
+        sys.exit(refusal(refused.response))
     except (OSError, soundfile.SoundFileError, TimeoutError, WebSocketException) as error:
         sys.exit(f"{type(error).__name__}: {error}")

@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from openai import AsyncOpenAI, OpenAIError
-from openai.resources.realtime.realtime import AsyncRealtimeConnection
-from openai.types.realtime import RealtimeSessionCreateRequestParam
-from websockets.exceptions import WebSocketException
+try:
+    from openai import AsyncOpenAI, OpenAIError
+    from openai.resources.realtime.realtime import AsyncRealtimeConnection
+    from openai.types.realtime import RealtimeSessionCreateRequestParam
+    from websockets.exceptions import InvalidStatus, WebSocketException
 
-from metronome_cli.errors import FieldError
-from metronome_cli.speech import RATE, decode_clip
+    from metronome_cli.errors import FieldError
+    from metronome_cli.speech import RATE, decode_clip
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install metronome-cli 'openai[realtime]'\n\n{__doc__}")
 
 URL = "ws://127.0.0.1:8765/v1"
 PACKET_S = 0.02
@@ -75,6 +80,17 @@ async def listen(call: AsyncRealtimeConnection) -> None:
             return
 
 
+def refusal(answer: Any) -> str:
+    """Why a server took no call: its status, its reason for programs and for people, when to come again."""
+    try:
+        error = json.loads(answer.body)["error"]
+        why = f"{error['code']}, {error['message']}"
+    except (KeyError, TypeError, ValueError):
+        why = answer.reason_phrase
+    again = answer.headers.get("Retry-After")
+    return f"HTTP {answer.status_code}: {why}" + (f"; come again in {again} s" if again else "")
+
+
 async def main(path: str | None = None, url: str = URL) -> None:
     pcm = question(path)
     client = AsyncOpenAI(api_key=os.environ.get("METRONOME_API_KEY", "none"), websocket_base_url=url)
@@ -86,7 +102,15 @@ async def main(path: str | None = None, url: str = URL) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        sys.exit()
+    if len(sys.argv) > 3:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     try:
         asyncio.run(main(*sys.argv[1:]))
+    except InvalidStatus as refused:
+        sys.exit(refusal(refused.response))
     except (OSError, TimeoutError, FieldError, OpenAIError, WebSocketException) as error:
         sys.exit(f"{type(error).__name__}: {error}")

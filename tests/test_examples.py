@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jiwer
 import pytest
+from websockets.sync.client import connect
 
 from metronome_cli.cli.local_server import serving
 from metronome_cli.models.assets import locate
@@ -41,6 +42,38 @@ def test_a_spoken_call_is_held_by_a_script(tmp_path: Path, rate: int) -> None:
         command = [sys.executable, str(EXAMPLES / "call.py"), str(tmp_path / "question.wav"), address]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "I hear nothing, but I keep the beat.\n"
+
+
+SCRIPTS = sorted(EXAMPLES.glob("**/*.py"))
+OPTIONAL = ("openai", "soundfile", "websockets")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+@pytest.mark.parametrize("lacking", [(), OPTIONAL], ids=["installed", "not installed"])
+def test_help_is_answered_or_says_what_to_install(script: Path, lacking: tuple[str, ...]) -> None:
+    bare = f"import runpy, sys; sys.modules.update(dict.fromkeys({lacking!r})); sys.argv = sys.argv[1:]; "
+    command = [sys.executable, "-c", bare + "runpy.run_path(sys.argv[0], run_name='__main__')"]
+    done = subprocess.run([*command, str(script), "--help"], capture_output=True, text=True, check=False)
+    said = done.stderr if lacking else done.stdout
+    assert "Traceback" not in done.stderr
+    assert f"python examples/{script.name}" in said
+    assert done.returncode == (1 if lacking else 0)
+    assert ("pip install" in said) == bool(lacking)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_caller_who_is_refused_is_told_why_and_when_to_come_again(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "null.toml").write_text(PROFILE.replace("frame_s = 0.25", "frame_s = 30.0"))
+    options = ["--profile", str(tmp_path / "null.toml"), "--no-record", "--admit", "forecast"]
+    with serving(options) as url:
+        base = f"{url.replace('http', 'ws', 1)}/v1"
+        address = f"{base}/realtime" if script.name == "call.py" else base
+        with connect(f"{base}/realtime", proxy=None):  # the one that a ramp lets in
+            command = [sys.executable, str(script), str(QUESTION), address]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("HTTP 503: ramp, calls are let in a few per beat")
+    assert done.stderr.endswith("; come again in 1 s\n")
 
 
 def held(url: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from metronome_cli.cli import find_n
 from metronome_cli.cli.load import hold
-from metronome_cli.errors import NotMeasured, ProfileError, TargetUnreachable
+from metronome_cli.errors import MetronomeError, NotMeasured, ProfileError, TargetUnreachable
 from metronome_cli.load.plan import Plan
 from metronome_cli.report import Report, read_report
 from tests.load.fakes import OpenAIServer, served
@@ -79,6 +80,40 @@ def test_a_search_that_was_ended_goes_on_where_it_was(
     assert (folder / "n-0002" / "report.json").read_bytes() == before
     with pytest.raises(ProfileError, match=r"^sessions = 3: it was 2"):
         find_n.search(plan(server, sessions=3), str(speech), 64, folder, runs)
+
+
+def test_a_search_that_is_interrupted_within_a_point_is_not_held_though_it_found_some_n(
+    server: str, speech: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted_in_the_second(plan: Plan, *rest: Any) -> Any:
+        report, run = hold(plan, *rest)
+        report.results["stopped_early"] = plan.sessions > 2
+        return report, run
+
+    monkeypatch.setattr(find_n, "hold", interrupted_in_the_second)
+    report, end = find_n.search(plan(server), str(speech), 64, None, tmp_path / "runs")
+    assert isinstance(end, KeyboardInterrupt)  # exit code 130
+    assert (report.results["n"], report.held) == (2, False)
+    assert report.results["verdict"] == "N = at least 2 (not searched to the end)"
+
+
+def test_a_folder_that_is_removed_during_a_search_costs_no_point_that_was_found(
+    server: str, speech: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+
+    def gone_after_the_first(plan: Plan, *rest: Any) -> Any:
+        found = hold(plan, *rest)
+        shutil.rmtree(runs)
+        return found
+
+    monkeypatch.setattr(find_n, "hold", gone_after_the_first)
+    report, end = find_n.search(plan(server), str(speech), 64, None, runs)
+    assert isinstance(end, MetronomeError)
+    assert end.exit_code == 1
+    assert "it was removed while the run went on" in str(end)
+    assert ([row["n"] for row in report.results["points"]], report.held) == ([2], False)
+    assert not any("--resume" in note for note in report.notes)
 
 
 def test_no_number_of_calls_holds_where_not_even_one_does(server: str, speech: Path, tmp_path: Path) -> None:

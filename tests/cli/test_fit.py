@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -49,7 +50,7 @@ def test_a_ramp_is_told_in_a_table_a_sentence_and_a_run_folder(fit: Fit, tmp_pat
     code, out, err = fit(csv(tmp_path / "ramp.csv", 0.5))
     assert code == 0
     assert "Collapse model" in out
-    assert "The pool will be full at" in " ".join(out.split())
+    assert "If calls have no bound, the pool will be full at" in " ".join(out.split())
     assert f"run: {folder(tmp_path)}" in err
     assert folder(tmp_path).name.endswith("-fit-collapse-model-ramp")
     assert {path.name for path in folder(tmp_path).iterdir()} == {"report.json", "summary.md", "fit.png"}
@@ -104,6 +105,26 @@ def test_several_are_a_list_and_a_table_with_a_row_each(fit: Fit, tmp_path: Path
     assert [told["shape"] for told in json.loads(out)] == ["ramp", "plateau"]
     _, out, _ = fit(tmp_path / "ramp.csv", tmp_path / "window.csv")
     assert "1 of 2 pools" in out
+    assert "Forecasts beside what happened" not in out
+
+
+def test_scores_of_several_are_shown_in_the_table_too(fit: Fit, tmp_path: Path) -> None:
+    code, out, _ = fit(
+        csv(tmp_path / "one.csv", 1.0, 200), csv(tmp_path / "other.csv", 1.0, 190), "--at", 0.5
+    )
+    assert code == 0
+    table = out[out.index("Forecasts beside what happened") :]
+    assert table.count("177.8") == 2  # 12 s + 0.995 / 0.006
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no names for open pipes here")
+def test_a_pipe_is_fitted_like_a_file(fit: Fit, tmp_path: Path) -> None:
+    path = csv(tmp_path / "ramp.csv", 0.5)
+    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as writer:  # noqa: S607
+        assert writer.stdout is not None
+        code, out, _ = fit(f"/dev/fd/{writer.stdout.fileno()}", "--json")
+    assert code == 0
+    assert json.loads(out)["t_sat"] == json.loads(fit(path, "--json")[1])["t_sat"]
 
 
 def test_the_arms_of_a_run_are_told_apart_and_the_beat_says_which_limit_binds(
@@ -143,6 +164,23 @@ def test_the_same_is_drawn_again(fit: Fit, tmp_path: Path, monkeypatch: pytest.M
     assert {path.name: path.read_bytes() for path in found.iterdir()} == files
 
 
+def test_windows_that_fill_are_no_pool_that_fills(fit: Fit, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with path.open("wb") as file:
+        write_line(file, Header(kind="trace", monotonic_zero=0.0, wall_zero=0.0))
+        for n in range(20):
+            tick = TickRecord(tick=n, due=n, start=n, done=n + 0.1, sessions=4, kv_total=1000, cap=8)
+            tick.kv_leased, tick.kv_reserved = 10 + 10 * n, 400
+            write_line(file, tick)
+    code, out, _ = fit(path, "--json", "--fail-under", "1h")
+    told = json.loads(out)
+    assert code == 0
+    assert (told["shape"], told["bounded"], told["t_sat"]) == ("plateau", True, None)
+    assert told["plateau"]["level"]["estimate"] == 0.4
+    assert told["plateau"]["ceiling"] == 9  # 990 blocks by 100 a call
+    assert told["verdict"].startswith("The pool levels off at 40.0 % (20.0 to 40.0) and does not fill")
+
+
 def test_a_pool_that_will_be_full_too_soon_is_exit_code_3(fit: Fit, tmp_path: Path) -> None:
     path = csv(tmp_path / "ramp.csv", 0.5)
     assert fit(path, "--fail-under", "20s")[0] == 0
@@ -166,6 +204,7 @@ def test_what_cannot_be_fitted_beside_what_can_is_told_and_exit_code_2(fit: Fit,
     [
         ("t_s,kv_occupancy\n" + "".join(f"{t},0\n" for t in range(30)), "rise"),
         ("t_s,kv_occupancy\n0,0.1\n1,0.2\n", "at least 5 rows"),
+        ("t_s,kv_occupancy\n" + "".join(f"{t},{t / 50}\n" for t in range(8)), "rises in 7 rows only"),
         ("t_s,kv_occupancy\n" + "".join(f"{t},{t}\n" for t in range(30)), "row 3 = 2.0: give shares"),
         ("t_s,kv_occupancy\n" + "".join(f"{-t},{t / 50}\n" for t in range(30)), "time goes back"),
         ("t_s,kv_occupancy\n" + "".join(f"{t},nan\n" for t in range(30)), "row 1 = nan"),
@@ -192,7 +231,21 @@ def test_bad_input_is_one_line_without_a_number_that_looks_like_an_answer(
         ((PUBLISHED, "--watch"), "--metrics-url"),
         (("--metrics-url", "http://127.0.0.1:1", "--watch", "--at", "0.5"), "leave it out with --watch"),
         (("--metrics-url", "file:///etc/hostname"), "use an address"),
-        ((PUBLISHED, "--session-length", "-3s"), "no length of time above 0"),
+        ((PUBLISHED, "--session-length", "-3s"), "'-3s' is out of range: use 1ms to 720h"),
+        ((PUBLISHED, "--fail-under", "1e308s"), "'1e308s' is out of range: use 1ms to 720h"),
+        (("--metrics-url", "http://127.0.0.1:1", "--for", "721h"), "'721h' is out of range"),
+        (("--metrics-url", "http://127.0.0.1:1", "--every", "1e-300s"), "use 100ms to 1h"),
+        (
+            ("--metrics-url", "http://127.0.0.1:1", "--for", "6h"),
+            "for / every = '21,600 readings': use a longer",
+        ),
+        (
+            ("--metrics-url", "http://127.0.0.1:1", "--watch", "--for", "1m"),
+            "for = 60.0: leave it out with --watch",
+        ),
+        ((PUBLISHED, "--for", "1m"), "for = 60.0: it is for a live server"),
+        ((PUBLISHED, "--every", "1s"), "every = 1.0: it is for a live server"),
+        ((PUBLISHED, "--engine", "0"), "engine = '0': it is for a live server"),
         ((PUBLISHED, "--at", "1.5"), "--at"),
         ((PUBLISHED, "--at", "0.9999"), "--at"),
         (("nothing-of-this-name",), "no file, and no run folder"),
@@ -327,7 +380,7 @@ def test_watching_is_ended_by_ctrl_c_with_0_and_its_last_forecast(
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("no forecast yet: ")
-    assert lines[-1].startswith("The pool will be full at ")
+    assert lines[-1].startswith("If calls have no bound, the pool will be full at ")
     report = json.loads((folder(tmp_path) / "report.json").read_text())
     assert report["results"]["verdict"] == lines[-1]
 

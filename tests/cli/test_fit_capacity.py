@@ -84,7 +84,7 @@ def test_what_a_reader_should_know_is_noted(fit: Fit, tmp_path: Path) -> None:
         (("n8",), "3 or more numbers of sessions"),
         (("n4", "n8", "n16", "idle"), "expected ticks that served calls"),
         (("nothing-here",), "no file, and no run folder"),
-        (("n*", "--budget", "0s"), "budget = 0.0: use more than 0"),
+        (("/dev/zero",), "give a regular file or a pipe"),
         (("n*", "--margin", "1.5"), "margin = 1.5: use a share"),
     ],
 )
@@ -99,3 +99,13 @@ def test_bad_input_is_one_line_exit_code_2_and_no_number(
     assert said in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"), [("0s", "use 1ms to 1h"), ("61m", "use 1ms to 1h"), ("1e308h", "no length of time")]
+)
+def test_a_budget_is_a_millisecond_to_an_hour(fit: Fit, tmp_path: Path, budget: str, said: str) -> None:
+    code, out, err = fit(tmp_path, "--budget", budget)
+    assert (code, out) == (2, "")
+    assert f"'{budget}' is " in err
+    assert said in err

@@ -48,10 +48,10 @@ def beat(number: int, took: float = 0.5, first: float = 0.4, last: float = 0.6) 
     due = 2.0 * number
     tick = TickRecord(
         tick=number, due=due, start=due + 0.004, done=due + 0.004 + took, sessions=2,
-        kv_leased=25, kv_reserved=60, kv_total=100,
+        kv_leased=25, kv_reserved=60, kv_total=100, cap=5,
     )  # fmt: skip
     return Beat(
-        tick, speaking=2, sessions=2, free_calls=3, mute=1, fell_mute=0, firsts=[first] * 2, lasts=[last] * 2
+        tick, speaking=2, sessions=2, room=None, mute=1, fell_mute=0, firsts=[first] * 2, lasts=[last] * 2
     )
 
 

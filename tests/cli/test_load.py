@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from metronome_cli.cli.load import parse_seconds
 from metronome_cli.cli.load_options import plan_of
 from metronome_cli.cli.main import main
 from metronome_cli.clock import SystemClock
+from tests.load.conftest import PROFILE
 from tests.load.fakes import OpenAIServer, served
 
 
@@ -110,12 +112,64 @@ def wait_for_records(runs: Path) -> None:
 def test_an_unreachable_server_is_exit_code_4_and_leaves_no_folder(
     speech: Path, tmp_path: Path, address: str, here: Callable[..., Done]
 ) -> None:
-    done = here("load", address, "--duration", "3s", "--speech", speech, "--out", tmp_path / "runs")
+    options = ("--duration", "3s", "--speech", speech, "--out", tmp_path / "runs")
+    done = here("load", address, *options, "--wait", "0s")
     assert done.returncode == 4
     assert done.stdout == ""
     assert "cannot call ws://" in done.stderr
     assert "Traceback" not in done.stderr
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("search", [(), ("--find-n",)])
+def test_a_server_that_does_not_get_ready_in_time_is_exit_code_4_after_a_line_that_says_so(
+    speech: Path, tmp_path: Path, search: tuple[str, ...], here: Callable[..., Done]
+) -> None:
+    options = ("--duration", "3s", "--speech", speech, "--out", tmp_path / "runs", "--wait", "10ms")
+    done = here("load", "127.0.0.1:9", *options, *search)
+    assert done.returncode == 4
+    waiting, failed = done.stderr.splitlines()
+    assert waiting.startswith("waiting up to 0.01 s for ws://127.0.0.1:9/v1/realtime: Connection refused")
+    assert failed.startswith("metronome: cannot call ws://127.0.0.1:9/v1/realtime: Connection refused, after")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_load_that_comes_before_its_server_waits_for_it(speech: Path, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    profile = tmp_path / "null.toml"
+    profile.write_text(PROFILE)
+    program = [sys.executable, "-m", "metronome_cli"]
+    options = [
+        "--sessions",
+        "1",
+        "--duration",
+        "1s",
+        "--speech",
+        str(speech),
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    load = [*program, "load", f"127.0.0.1:{port}", *options]
+    with subprocess.Popen(load, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waits:
+        assert waits.stderr is not None
+        assert "waiting up to 60 s" in waits.stderr.readline()
+        serve = [
+            *program,
+            "serve",
+            "--profile",
+            str(profile),
+            "--port",
+            str(port),
+            "--no-record",
+            "--no-live",
+        ]
+        with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+            said, _ = waits.communicate(timeout=60)
+            server.terminate()
+    assert "calls refused" in said
+    assert waits.returncode in (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +185,9 @@ def test_an_unreachable_server_is_exit_code_4_and_leaves_no_folder(
         (("--protocol", "vllm"), "model"),
         (("--speech", "dataset:/nowhere"), "dataset:/nowhere"),
         (("--api-key-file", "/nowhere/key"), "api-key-file"),
-        (("--find-n", "--resume", "/nowhere"), "resume"),
+        (("--redials", "-1"), "redials"),
+        (("--wait", "long"), "long"),
+        (("--find-n", "--resume", "/nowhere", "--wait", "0s"), "resume"),
         (("gopher://example.org",), "gopher"),
     ],
 )
@@ -225,7 +281,13 @@ def test_a_key_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_path:
     file.write_text("# the staging server\n\nsk-file\n")
     typed = {"url": "127.0.0.1", "sessions": None, "offer": 3, "duration": 9.0, "seed": 0, "spread": None}
     rest = {"arrival_rate": None, "talk": None, "silence": None, "budget": None, "api_key_file": file}
-    words = {"arrivals": "constant", "call_length": None, "cancel_rate": 0.0, "vanish_rate": 0.0}
+    words = {
+        "arrivals": "constant",
+        "call_length": None,
+        "cancel_rate": 0.0,
+        "vanish_rate": 0.0,
+        "redials": 5,
+    }
     plan = plan_of({**typed, **rest, **words, "protocol": "auto", "model": ""})
     assert plan.api_key == "sk-file"
     assert (plan.sessions, plan.redial) == (3, False)

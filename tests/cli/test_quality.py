@@ -57,6 +57,25 @@ def the_run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--data", "/missing"), "data = '/missing': no such file or folder"),
+        (("--data", "missing.txt"), "data = 'missing.txt': no such file or folder"),
+        (("--text", "/missing"), "text = '/missing': give a readable UTF-8 file"),
+        (("--text", "/"), "text = '/': give a readable UTF-8 file"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_refused_before_anything_is_loaded(
+    quality: Run, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    code, out, err = quality(*options)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_grid_is_refused_with_the_share_that_its_control_answers(quality: Run, tmp_path: Path) -> None:
     code, out, err = quality("--modes", "turn", "--scores", "answers")
     assert code == 3

@@ -132,6 +132,28 @@ def test_a_run_folder_that_is_lost_at_the_end_does_not_cost_the_answer(
         process.send_signal(signal.SIGTERM)
         out, said = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "report.json.part" in said
+    cause = (
+        "report.json.part" if lost == "full" else "it was removed while the run went on; leave it where it is"
+    )
+    assert f"metronome: the run folder is not whole ({run}): " in said
+    assert cause in said
     assert "Traceback" not in said
     assert "calls" in out
+
+
+def test_records_that_ended_early_are_a_failure_though_the_report_was_saved(
+    profile: Path, tmp_path: Path
+) -> None:
+    options = ("--profile", profile, "--port", 0, "--out", tmp_path / "runs", "--no-live", "--json")
+    with started(*options) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        run = Path(json.loads(process.stdout.readline())["run"])
+        (run / "trace.jsonl").unlink()
+        while "stopped" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert said.startswith(f"metronome: recording in {run} stopped: the run folder was removed; leave")
+    assert "recording in" in json.loads((run / "report.json").read_text())["notes"][0]

@@ -116,12 +116,42 @@ def test_a_cost_that_is_none_is_one_line_and_exit_code_2(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_cost_nested_beyond_reason_is_refused(simulate: Simulate, tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    path.write_text('{"cost":' * 100_000)
+    code, out, err = simulate(*SMALL, "--cost", path)
+    assert (code, out) == (2, "")
+    assert "give a file that `metronome fit capacity --json` printed" in err
+    path.write_text(json.dumps(FITTED)[:-1] + ', "x": ' + "[" * 100_000)
+    assert simulate(*SMALL, "--cost", path)[0] == 2
+
+
+def test_a_profile_of_more_calls_than_can_be_simulated_is_refused(simulate: Simulate, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[admission]\nmax_sessions = 10001\n")
+    code, out, err = simulate("--profile", tmp_path / "mine.toml")
+    assert (code, out) == (2, "")
+    assert "admission.max_sessions = 10001: use 10,000 or fewer to simulate" in err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--duration", "0s"), "duration = 0.0: use more than 0"),
+        (("--duration", "0s"), "'0s' is out of range: use 1ms to 720h"),
+        (("--duration", "1e308s"), "'1e308s' is out of range: use 1ms to 720h"),
+        (
+            ("--duration", "720h"),
+            "duration = 2592000.0: 100 devices have more than 20,000,000 beats of 2 s in it",
+        ),
+        (("--calls", "1000001"), "'--calls': Input should be less than or equal to 1000000"),
+        (("--devices", "10001"), "'--devices': Input should be less than or equal to 10000"),
+        (("--max-sessions", "10001"), "'--max-sessions': Input should be less than or equal to 10000"),
+        (("--blocks", "10000001"), "'--blocks': Input should be less than or equal to 10000000"),
+        (("--call-length", "exp:1e308s"), "'1e+308s' is out of range: use 1ms to 720h"),
+        (("--call-length", "uniform:1s:721h"), "is out of range: use 1ms to 720h"),
+        (("--call-length", "lognormal:60s:1e300"), "use a sigma of at most 5"),
         (("--admit", "all"), "admission.admit"),
         (("--call-length", "long"), "call-length"),
+        (("--cost", "/dev/zero"), "give a regular file or a pipe"),
         (("--cost", "nothing-here.json"), "nothing-here.json"),
     ],
 )

@@ -21,18 +21,20 @@ import sphn
 from numpy.typing import NDArray
 from openai.types.realtime import SessionUpdateEvent
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
+Door = Callable[[ServerConnection, Request], Response | None]
 
 
 @contextmanager
-def served(handler: Handler, path: str = "") -> Iterator[str]:
-    """A WebSocket server in a thread of its own; its address."""
+def served(handler: Handler, path: str = "", at_the_door: Door | None = None) -> Iterator[str]:
+    """A WebSocket server in a thread of its own; its address. `at_the_door` may refuse the upgrade."""
     ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
     port = []
 
     async def main() -> None:
-        async with serve(handler, "127.0.0.1", 0) as server:
+        async with serve(handler, "127.0.0.1", 0, process_request=at_the_door) as server:
             port.append(next(iter(server.sockets)).getsockname()[1])
             ready.set()
             await stop.wait()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metronome_cli.errors import ProfileError
-from metronome_cli.load.arrivals import arrival_times, spread_shares, stay
+from metronome_cli.load.arrivals import arrival_times, redial_wait, spread_shares, stay
 from metronome_cli.load.lengths import Length, parse_seconds
 from metronome_cli.load.plan import Plan
 
@@ -24,6 +24,21 @@ def test_a_spread_has_one_place_for_each_line_and_the_first_dials_at_once(calls:
 
 def test_a_constant_rate_comes_in_even_steps_from_the_start() -> None:
     assert arrival_times("constant", 4.0, 4, 60.0, seed=0) == [0.0, 0.25, 0.5, 0.75]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 1000), st.integers(1, 40), st.none() | st.floats(0, 600))
+def test_nobody_dials_again_sooner_than_told_nor_much_later_than_half_a_minute(
+    seed: int, caller: int, refusals: int, told_s: float | None
+) -> None:
+    wait_s = redial_wait(seed, caller, refusals, told_s)
+    assert wait_s == redial_wait(seed, caller, refusals, told_s)
+    assert max(told_s or 0.0, 1.0) <= wait_s <= 1.5 * max(told_s or 0.0, 30.0)
+
+
+def test_each_refusal_doubles_the_wait_and_callers_do_not_come_back_together() -> None:
+    waits = [redial_wait(7, 0, refusal, 1.0) for refusal in range(1, 6)]
+    assert all(2**n <= wait <= 1.5 * 2**n for n, wait in enumerate(waits))
+    assert len({redial_wait(7, caller, 1, 1.0) for caller in range(100)}) == 100
 
 
 def test_random_arrivals_keep_their_rate_and_their_seed() -> None:

@@ -103,6 +103,18 @@ def test_a_long_run_of_many_calls_has_its_slope_in_bounded_memory(told: Any) -> 
     assert found["low"] < 60 * 1e-5 < found["high"]
 
 
+@pytest.mark.parametrize(("n", "tail"), [(1, 0.0), (99, 98.0), (100, 98.01), (500, 494.01)])
+def test_the_tail_of_too_few_values_is_the_largest(n: int, tail: float) -> None:
+    found = figures.cuts([float(value) for value in range(n)])
+    assert found is not None
+    assert (found["n"], found["max"]) == (n, n - 1)
+    assert figures.tail(found) == pytest.approx(tail)
+
+
+def test_nothing_has_no_percentiles_and_no_largest() -> None:
+    assert figures.cuts([]) is None
+
+
 def test_without_two_ages_there_is_no_slope(told: Any) -> None:
     assert figures.slope([]) is None
     assert figures.slope([told.frame(2.0), told.frame(2.0), told.frame(2.0)]) is None

@@ -10,6 +10,7 @@ import pytest
 
 from metronome_cli.load import results
 from metronome_cli.load.call import Cancel
+from metronome_cli.load.targets import TurnedAway
 
 from .runs import a_call, a_run
 
@@ -47,6 +48,34 @@ def test_a_missed_limit_is_named(told: Any, frame: dict[str, Any], missed: str) 
     found = results.summarise(a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0, **frame))
     assert not results.held(found)
     assert missed in [limit["name"] for limit in found["limits"] if not limit["held"]]
+
+
+def test_one_late_frame_of_too_few_for_a_p99_misses_the_limit_and_of_many_does_not(told: Any) -> None:
+    for frames, holds in ((30, False), (200, True)):
+        run = a_run(told, [2.0 * n for n in range(1, frames)], end=2.0 * frames)
+        run.frames[5].last = run.frames[5].due + 2.5
+        row = results.summarise(run)["limits"][2]
+        assert (row["name"], row["n"], row["held"]) == (
+            "freshness to the last token, p99 (s)",
+            frames - 1,
+            holds,
+        )
+        assert row["measured"] == pytest.approx(2.5 if frames == 30 else 0.6)
+
+
+def test_what_dialling_again_came_to_stands_beside_the_calls_that_were_refused_for_good(told: Any) -> None:
+    run = a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0)
+    late, never = a_call(1), a_call(2)
+    late.refusals, late.attempts, late.dialled = [TurnedAway("ramp", 1.0)] * 2, 3, -4.5
+    never.refusals, never.attempts = [TurnedAway("ramp"), TurnedAway("pool_full", 2.0)], 2
+    never.fate, never.why, never.frames = "refused", "pool_full", None
+    run.calls += [late, never]
+    found = results.summarise(run)
+    assert found["calls"]["refused"] == {"pool_full": 1}
+    assert found["calls"]["refusals"] == {"ramp": 3, "pool_full": 1}
+    assert (found["calls"]["redials"], found["calls"]["retry_after_s"]) == (3, 2.0)
+    assert found["calls"]["let_in_late_s"] == {"p50": 4.5, "p90": 4.5, "max": 4.5, "n": 1}
+    assert [(row["attempts"], row["waited_s"]) for row in found["sessions"][1:]] == [(3, 4.5), (2, None)]
 
 
 def test_refused_and_lost_calls_miss_a_limit(told: Any) -> None:
@@ -110,6 +139,7 @@ def test_with_a_budget_a_server_without_ticks_is_judged_by_the_time_after_speech
         "limit": 0.4,
         "measured": pytest.approx(0.3),
         "held": True,
+        "n": 1,
     }
     assert results.held(found)
     assert "not measurable" in results.notes(found)[0]

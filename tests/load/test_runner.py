@@ -7,18 +7,20 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable
+from http import HTTPStatus
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pytest
 from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
 
 from metronome_cli import wire
 from metronome_cli.cli.local_server import serving
 from metronome_cli.clock import SystemClock
 from metronome_cli.errors import TargetUnreachable
-from metronome_cli.load import caller, results
+from metronome_cli.load import arrivals, caller, results
 from metronome_cli.load.lengths import Length
 from metronome_cli.load.runner import Glance, Plan, Run, run_load
 from metronome_cli.load.saturation import doomed
@@ -297,6 +299,76 @@ def test_a_run_whose_server_hangs_can_be_ended_all_the_same(clips: list[Clip]) -
     assert done.stopped
     assert done.end - done.start < 10  # it waits up to half a minute for an answer
     assert [call.fate for call in done.calls] == ["waiting", "waiting"]
+
+
+class Ramp:
+    """Lets each caller in at its attempt number `opens_at`; until then it says no."""
+
+    def __init__(self, opens_at: int) -> None:
+        self.opens_at = opens_at
+        self.asked = 0
+
+    def __call__(self, line: ServerConnection, _: Request) -> Response | None:
+        self.asked += 1
+        if self.asked >= self.opens_at:
+            return None
+        body = wire.encode(wire.Refusal(error=wire.RefusalDetail(code="ramp", message="a few per beat")))
+        answer = line.respond(HTTPStatus.SERVICE_UNAVAILABLE, body.decode())
+        answer.headers["Retry-After"] = "0"
+        return answer
+
+
+async def greet(line: ServerConnection) -> None:
+    await line.send(wire.encode(_CREATED), text=True)
+    await line.wait_closed()
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_SOON_S", 0.02)
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize(
+    ("redials", "opens_at", "fate", "attempts"),
+    [(5, 4, "done", 4), (3, 4, "done", 4), (2, 4, "refused", 3), (0, 2, "refused", 1), (5, 1, "done", 1)],
+)
+def test_a_refused_call_is_dialled_again_as_often_as_was_asked_for(
+    clips: list[Clip], redials: int, opens_at: int, fate: str, attempts: int
+) -> None:
+    door = Ramp(opens_at)
+    with served(greet, at_the_door=door) as url:
+        done = run(Plan(url, 1, 1.5, spread_s=0.0, redials=redials), clips)
+    [call] = done.calls
+    assert (call.fate, call.attempts, door.asked) == (fate, attempts, attempts)
+    assert [no.reason for no in call.refusals] == ["ramp"] * min(attempts, opens_at - 1)
+    assert results.summarise(done)["calls"]["refused"] == ({"ramp": 1} if fate == "refused" else {})
+    if fate == "done":
+        assert call.frames is not None
+        # It speaks from the open line on: what it waited is told, and counts in no frame.
+        assert call.waited_s == pytest.approx(call.frames.start - (call.dialled or 0.0))
+        assert (call.waited_s or 0.0) >= 0.02 * (2 ** (attempts - 1) - 1)
+
+
+def test_a_call_that_cannot_be_dialled_again_before_the_end_is_refused_at_once(clips: list[Clip]) -> None:
+    with served(greet, at_the_door=Ramp(9)) as url:
+        done = run(Plan(url, 1, 1.0, spread_s=0.0, redials=5), clips)
+    assert (done.calls[0].fate, done.calls[0].attempts) == ("refused", 1)
+    assert done.end - done.start < 0.9
+
+
+def test_a_run_that_ends_while_a_caller_waits_to_dial_again_leaves_it_refused(clips: list[Clip]) -> None:
+    seen = []
+
+    def interrupt_once_it_waits(glance: Glance) -> None:
+        seen.append(glance.refused)
+        if glance.refused:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with served(greet, at_the_door=Ramp(99)) as url:
+        done = run(Plan(url, 1, 60.0, spread_s=0.0, redials=5), clips, watch=interrupt_once_it_waits)
+    assert (done.calls[0].fate, done.calls[0].why) == ("refused", "ramp")
+    assert seen[-1] == 1
 
 
 def test_a_server_that_never_greets_is_no_server_that_serves(

@@ -109,6 +109,26 @@ def test_a_refusal_without_a_readable_reason_keeps_its_status() -> None:
     assert answer == TurnedAway("http_429")
 
 
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("-1", None),
+        ("soon", None),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("9" * 400, None),
+    ],
+)
+def test_a_refusal_says_when_to_come_again(told: str, seconds: float | None) -> None:
+    def later(line: ServerConnection, _: Request) -> Response:
+        answer = line.respond(HTTPStatus.SERVICE_UNAVAILABLE, "")
+        answer.headers["Retry-After"] = told
+        return answer
+
+    assert dial_server_answering(later) == TurnedAway("http_503", seconds)
+
+
 def test_a_redirect_is_not_followed_and_what_it_points_at_is_shown_no_key() -> None:
     asked = []
 

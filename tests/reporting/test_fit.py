@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from metronome_cli.cli.report import print_tables
 from metronome_cli.clock import VirtualClock
 from metronome_cli.report import new_report
 from metronome_cli.reporting.kinds import tables
@@ -24,6 +25,7 @@ def ramp(**changed: Any) -> dict[str, Any]:
         "rate_per_session": 0.00005,
         "fill_rate": 0.005,
         "shape": "ramp",
+        "bounded": None,
         "collapse_probability": 0.75,
         "session_length_s": 300.0,
         "plateau": None,
@@ -81,6 +83,13 @@ def shown(*fits: dict[str, Any]) -> dict[str, str]:
     return {row[0]: " | ".join(row[1:]) for row in table.rows}
 
 
+def listed(*fits: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The tables of several fits by title, each with its rows by number."""
+    report = new_report("fit-collapse-model", None, VirtualClock())
+    report.results = results(*fits)
+    return {table.title: {row[0]: " | ".join(row[1:]) for row in table.rows} for table in tables(report)}
+
+
 def test_a_ramp_is_told_with_interval_probability_and_score() -> None:
     facts = shown(ramp())
     assert facts["full at (s), 90 % interval"] == "145.0 (143.0 to 149.0)"
@@ -91,6 +100,10 @@ def test_a_ramp_is_told_with_interval_probability_and_score() -> None:
     assert facts["forecast off by (s)"] == "-2.0 (-1.4 %)"
     assert facts["straight line off by (s)"] == "-"
     assert facts["in the interval"] == "yes"
+    assert "all calls stall" in facts["full means"]
+    assert facts["calls have a bound"] == "not told here: windows that still fill rise like this"
+    assert shown(ramp(bounded=False))["calls have a bound"] == "no"
+    assert "calls have a bound" not in shown(ramp(left_s=0.0))  # full: nothing hangs on it
     assert "sessions that memory holds" not in facts
 
 
@@ -107,13 +120,34 @@ def test_a_plateau_is_told_with_both_ceilings() -> None:
     assert facts["sessions within the deadline"] == "90"
     assert facts["full at (s), 90 % interval"] == "-"
     assert facts["full at, by the straight line over 10-80 % (s)"] == "-"
+    assert "full means" not in facts
 
 
-def test_several_are_rows_named_by_what_tells_them_apart() -> None:
-    rows = shown(ramp(), plateau())
-    assert list(rows) == ["deep/ramp.csv", "window.csv"]
-    assert rows["window.csv"] == "- | - | - | 25.0 % (24.0 to 27.0) | deadline"
-    assert list(shown(ramp(), ramp())) == ["ramp.csv"]
+def test_several_are_numbered_under_what_tells_them_apart() -> None:
+    found = listed(ramp(score=None), plateau())
+    assert list(found) == ["Fitted", "Collapse model"]
+    assert found["Fitted"] == {"1": "deep/ramp.csv", "2": "window.csv"}
+    assert found["Collapse model"]["2"] == "- | - | - | 25.0 % (24.0 to 27.0) | deadline"
+    assert listed(ramp(), ramp())["Fitted"] == {"1": "ramp.csv", "2": "ramp.csv"}
+
+
+def test_the_scores_of_several_stand_beside_what_happened() -> None:
+    found = listed(ramp(), plateau(), ramp())["Forecasts beside what happened"]
+    assert found == {"1": "147.0 | -2.0 (-1.4 %) | - | yes", "3": "147.0 | -2.0 (-1.4 %) | - | yes"}
+
+
+@pytest.mark.parametrize("fits", [(ramp(),), (ramp(), plateau())])
+def test_a_terminal_of_80_columns_breaks_no_name_and_no_number(
+    fits: tuple[dict[str, Any], ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "runs/20260101T120000Z-load-127.0.0.1-8765/trace.jsonl (unbounded)"
+    report = new_report("fit-collapse-model", None, VirtualClock())
+    report.results = results(*({**fit, "source": f"{name}{n}"} for n, fit in enumerate(fits)))
+    print_tables(tables(report))
+    words = capsys.readouterr().out.split()
+    shown_as = name if len(fits) == 1 else "trace.jsonl (unbounded)"
+    assert {*f"{shown_as}0".split(), "(143.0", "149.0)", "straight"} <= set(words)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_a_servers_run_is_one_table() -> None:
         stalled=1, empty=2, tokens_in=7, tokens_out=12, kv_leased=20, kv_total=80,
     )  # fmt: skip
     metrics.beat(
-        Beat(tick, speaking=3, sessions=3, free_calls=5, mute=1, fell_mute=1, firsts=[0.5], lasts=[0.9])
+        Beat(tick, speaking=3, sessions=3, room=None, mute=1, fell_mute=1, firsts=[0.5], lasts=[0.9])
     )
     facts = shown(metrics)
     assert facts["calls"] == "3"
@@ -43,8 +43,10 @@ def test_a_servers_run_is_one_table() -> None:
     assert facts["frames due / stalled / empty"] == "3 / 1 / 2"
     assert facts["tokens in / out"] == "7 / 12"
     assert facts["pool at its fullest"] == "25.0 % of 80 blocks"
-    first = [float(cut) for cut in facts["freshness, first token p50 / p90 / p99 (s)"].split(" / ")]
-    assert all(0.4 < cut <= 0.6 for cut in first)
+    cuts, n = facts["freshness, first token p50 / p90 / p99 (s)"].split(", n ")
+    *first, p99 = cuts.split(" / ")
+    assert all(0.4 < float(cut) <= 0.6 for cut in first)
+    assert (p99, n) == ("-", "1")  # there is no p99 of one frame
 
 
 def test_a_server_that_nobody_called_measured_nothing() -> None:

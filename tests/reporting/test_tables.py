@@ -21,7 +21,7 @@ def test_a_load_report_names_limits_first_then_the_run_then_its_course(run_of: A
     assert rows_of(facts)["calls refused"] == ("3 pool_full",)
     assert rows_of(facts)["freshness, last token p50 / p90 / p99 (s)"] == ("0.400 / 0.500 / 0.625",)
     assert rows_of(facts)["cadence (frames delivered / due)"] == ("90.0 % (18 / 20)",)
-    assert rows_of(buckets)["0-10"] == ("10", "0.400", "0.625", "0.625", "0", "0", "25.0 %")
+    assert rows_of(buckets)["0-10"] == ("10", "0.400 / 0.625", "0.625", "0", "0", "25 %")
 
 
 def test_a_demo_report_puts_both_arms_and_both_moments_side_by_side(run_of: Any) -> None:
@@ -40,17 +40,52 @@ def test_an_arm_that_ended_early_leaves_its_cells_open(run_of: Any) -> None:
 def test_a_search_shows_every_n_with_what_held_and_why_not(run_of: Any) -> None:
     [points] = tables(run_of("find-n")[1])
     assert points.title == "Calls within 2.000 s"
-    assert rows_of(points)["4"] == ("yes", "0.400 / 0.625", "0.400 / 0.625", "100.0 %", "6 %", "-")
+    assert rows_of(points)["4"] == ("yes", "-", "0.400 / 0.625", "0.400 / 0.625", "100.0 %", "6 %", "-")
     assert rows_of(points)["8"][-1] == "every call is silent"
 
 
 def test_a_search_without_ticks_shows_the_time_after_speech_instead(run_of: Any) -> None:
     report = run_of("find-n")[1]
     for point in report.results["points"]:
-        point |= {"first_s": None, "last_s": None, "after_speech_s": {"p50": 0.25, "p99": 0.75}}
+        cuts = {"p50": 0.25, "p99": 0.75, "max": 0.8, "n": 99}
+        point |= {"first_s": None, "last_s": None, "after_speech_s": cuts}
     [points] = tables(report)
-    assert "after speech p50 / p99" in points.columns
-    assert rows_of(points)["4"][1] == "0.250 / 0.750"
+    assert points.columns[2:4] == ("turns", "after speech p50 / p99")
+    assert rows_of(points)["4"][1:3] == ("99", "0.250 / max 0.800")
+
+
+def test_in_place_of_a_p99_of_too_few_values_stands_the_largest_and_how_many_there_were(run_of: Any) -> None:
+    report = run_of("load")[1]
+    few = {"p50": 0.4, "p90": 0.5, "p99": 0.625, "max": 0.75, "n": 99}
+    for found in (report.results, report.results["buckets"][0]):
+        found["freshness"] = {"first_s": few, "last_s": few}
+    report.results["after_speech_s"] = {**few, "n": 100}
+    row = {"name": "p99 (s)", "limit": 2.0, "measured": 0.75, "held": True, "n": 99}
+    report.results["limits"] = [row, {**row, "name": "of many", "n": 100}]
+    limits, facts, buckets = tables(report)
+    assert rows_of(limits) == {
+        "p99 (s)": ("2.000", "0.750 (max of 99)", "yes"),
+        "of many": ("2.000", "0.750", "yes"),
+    }
+    first = rows_of(facts)["freshness, first token p50 / p90 / p99 (s)"]
+    assert first == ("0.400 / 0.500 / max 0.750, n 99",)
+    assert rows_of(facts)["after speech p50 / p90 / p99 (s)"] == ("0.400 / 0.500 / 0.625, n 100",)
+    assert rows_of(buckets)["0-10"][1:3] == ("0.400 / max 0.750", "max 0.750")
+    assert spread({"p50": 0.4, "p99": 0.6, "n": 99}, ("p50", "p99")) == "0.400 / -"
+
+
+def test_calls_that_were_dialled_again_are_told_with_what_they_met_and_waited(run_of: Any) -> None:
+    report = run_of("load")[1]
+    calls = report.results["calls"]
+    calls |= {"refusals": {"ramp": 4, "pool_full": 3}, "retry_after_s": 1.0, "redials": 5}
+    calls["let_in_late_s"] = {"p50": 2.5, "p90": 8.0, "max": 9.25, "n": 4}
+    facts = rows_of(tables(report)[1])
+    assert facts["calls refused"] == ("3 pool_full",)
+    assert facts["told to come again after, at most (s)"] == ("1",)
+    assert facts["dialled again / refusals met"] == ("5 / 4 ramp, 3 pool_full",)
+    assert facts["let in late, waited p50 / longest (s)"] == ("4, 2.500 / 9.250",)
+    calls["let_in_late_s"] = None
+    assert rows_of(tables(report)[1])["let in late, waited p50 / longest (s)"] == ("0",)
 
 
 def test_what_only_some_runs_have_is_shown_where_it_is(run_of: Any) -> None:
@@ -58,9 +93,9 @@ def test_what_only_some_runs_have_is_shown_where_it_is(run_of: Any) -> None:
     rare = {
         "speech given back, of what was sent": ("sound", {"back_s": 9.0, "share": 0.9}, "90.0 %"),
         "words misheard (of words said)": ("wer", {"wer": 0.05, "words": 200}, "5.0 % (200)"),
-        "slope of freshness against age (s per minute)": (
+        "slope against age, 95 % (s per minute)": (
             *("slope", {"s_per_min": 0.01, "low": -0.002, "high": 0.02}),
-            "+0.0100 (95 %: -0.0020 to +0.0200)",
+            "+0.0100 (-0.0020 to +0.0200)",
         ),
         "replies cancelled": ("cancels", {"sent": 3, "went_on": 0, "went_on_s": None}, "3, none went on"),
     }
@@ -72,11 +107,11 @@ def test_what_only_some_runs_have_is_shown_where_it_is(run_of: Any) -> None:
 
 def test_calls_that_come_and_go_are_shown_by_age_too(run_of: Any) -> None:
     report = run_of("load")[1]
-    assert "By session age" not in [table.title for table in tables(report)]
+    assert "By session age (s)" not in [table.title for table in tables(report)]
     report.results["offered"]["call_length"] = "exp:60s"
     report.results["ages"] = [bucket | {"sessions": 2} for bucket in report.results["buckets"]]
-    [ages] = [table for table in tables(report) if table.title == "By session age"]
-    assert rows_of(ages)["0-10"] == ("2", "10", "0.400", "0.625", "0.625", "0", "0")
+    [ages] = [table for table in tables(report) if table.title == "By session age (s)"]
+    assert rows_of(ages)["0-10"] == ("2", "10", "0.400 / 0.625", "0.625", "0", "0")
 
 
 def test_every_row_has_a_cell_for_every_column(run_of: Any) -> None:

@@ -32,6 +32,7 @@ def test_every_tick_is_on_disk_when_the_next_one_begins(tmp_path: Path) -> None:
         assert [record.tick for record in ticks] == list(range(number + 1))
         frames = list(trace.read_records(tmp_path / "frames.jsonl", trace.FrameRecord))
         assert frames == [frame(n) for n in range(number + 1)]
+        assert recorder.failure == ""
     header = trace.read_header(tmp_path / "frames.jsonl")
     assert (header.kind, header.monotonic_zero, header.wall_zero) == ("frames", 7.0, 7.0)
 
@@ -68,8 +69,8 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
         for number in range(50):
             recorder.tick(tick(number), [frame(number)])
         recorder.close()
-    assert len(caplog.messages) == 1
-    assert "recording stops" in caplog.messages[0]
+    assert caplog.messages == [recorder.failure]
+    assert f"recording in {tmp_path} stopped: File too large; leave the folder" in recorder.failure
     assert list(trace.read_records(tmp_path / "trace.jsonl", trace.TickRecord))
 
 
@@ -85,5 +86,6 @@ def test_a_folder_that_is_removed_under_it_is_told_once_and_ends_the_recording(
         for number in range(1, 4):
             recorder.tick(tick(number), [frame(number)])
     recorder.close()
-    assert caplog.messages == ["recording stops here: the run folder was removed"]
+    assert caplog.messages == [recorder.failure]
+    assert f"recording in {folder} stopped: the run folder was removed; leave the folder" in recorder.failure
     assert not folder.exists()

@@ -136,7 +136,7 @@ def test_every_gateway_hears_of_every_tick_with_calls_or_without(begin: Callable
     one.greet()
     other.greet()
     empty = [gateway.until(messages.Beat) for gateway in (one, other)]
-    assert [(beat.tick.sessions, beat.sessions, beat.free_calls, beat.firsts) for beat in empty] == [
+    assert [(beat.tick.sessions, beat.sessions, beat.tick.cap, beat.firsts) for beat in empty] == [
         (0, 0, 3, []),
         (0, 0, 3, []),
     ]
@@ -146,7 +146,10 @@ def test_every_gateway_hears_of_every_tick_with_calls_or_without(begin: Callable
     while (theirs := other.until(messages.Beat)).tick.tick < mine.tick.tick:
         pass
     assert theirs == mine
-    assert (mine.sessions, mine.speaking, mine.free_calls, len(mine.firsts)) == (1, 1, 2, 1)
+    assert (mine.sessions, mine.speaking, mine.tick.cap, len(mine.firsts)) == (1, 1, 3, 1)
+    assert mine.room is not None
+    assert empty[0].room is not None
+    assert mine.room < empty[0].room
     assert 0 < mine.firsts[0] <= mine.lasts[0]
 
 
@@ -191,7 +194,7 @@ def test_rubbish_on_the_line_disturbs_nobody(begin: Callable[..., Engine]) -> No
     gateway, stranger = engine.gateway(), engine.gateway()
     gateway.greet()
     session = gateway.open()
-    for rubbish in (b"", b"\xc1", b"\x93\x01\x02\x03", messages.pack(messages.Ready())):
+    for rubbish in (b"", b"\xc1", b"\x93\x01\x02\x03", messages.pack(messages.Ready(0, 0, "", None, ""))):
         stranger.socket.send(rubbish)
     stranger.say(messages.Open(7))  # without a hello
     stranger.socket.send_multipart([b"one", b"two"])

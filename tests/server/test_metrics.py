@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from metronome_cli import wire
 from metronome_cli.profile import Profile, parse_profile
 from metronome_cli.server.exposition import Exposition
-from metronome_cli.server.messages import Beat
+from metronome_cli.server.messages import Beat, Ready
 from metronome_cli.server.metrics import BUDGET_CUTS, Counts, Metrics, Spread
 from metronome_cli.trace import TickRecord
 
@@ -36,7 +36,8 @@ def beat(
     number: int = 0,
     *,
     sessions: int = 1,
-    free: int = 3,
+    cap: int = 8,
+    room: int | None = None,
     late: float = 0.001,
     took: float = 1.0,
     **more: object,
@@ -44,10 +45,16 @@ def beat(
     """A tick of two seconds' period with these figures."""
     due = 2.0 * number
     tick = TickRecord(tick=number, due=due, start=due + late, done=due + late + took, sessions=sessions)
+    tick.cap, tick.cap_reason = cap, "max_sessions"
     for name in ("skipped", "empty", "stalled", "tokens_in", "tokens_out", "kv_leased", "kv_reserved"):
         setattr(tick, name, more.pop(name, 0))
     fields = {"speaking": 0, "mute": 0, "fell_mute": 0, "firsts": [], "lasts": [], **more}
-    return Beat(tick, sessions=sessions, free_calls=free, **fields)  # type: ignore[arg-type]
+    return Beat(tick, sessions=sessions, room=room, **fields)  # type: ignore[arg-type]
+
+
+def ready(cap: int = 8, reason: str = "max_sessions", room: int | None = None, sessions: int = 0) -> Ready:
+    """What an engine says before its first beat."""
+    return Ready(sessions, cap, reason, room, "")
 
 
 def page(metrics: Metrics, ready: bool = True) -> dict[tuple[str, str], float]:
@@ -170,10 +177,11 @@ def test_a_tick_so_long_that_its_only_caller_hung_up_is_counted_as_long() -> Non
 
 def test_places_taken_and_given_back_between_two_beats_count_at_once() -> None:
     metrics = Metrics(profile())
+    metrics.engine_ready(ready())
     assert (metrics.live, metrics.free) == (0, 8)
     metrics.opened += 3
     assert (metrics.live, metrics.free) == (3, 5)
-    metrics.beat(beat(0, sessions=3, free=2))  # the pool promises less than the cap allows
+    metrics.beat(beat(0, sessions=3, room=2))  # the pool promises less than the cap allows
     assert (metrics.live, metrics.free) == (3, 2)
     metrics.opened += 4
     assert (metrics.live, metrics.free) == (7, 0)
@@ -181,11 +189,48 @@ def test_places_taken_and_given_back_between_two_beats_count_at_once() -> None:
     assert (metrics.live, metrics.free) == (0, 5)
 
 
+@pytest.mark.parametrize(
+    ("cap", "live", "since", "room", "free"),
+    [
+        (8, 3, 0, None, 5),
+        (8, 3, 0, 2, 2),
+        (8, 3, 0, 9, 5),
+        (0, 0, 0, None, 0),
+        (0, 1, -1, None, 0),  # one hung up since, and the cap lets nobody in all the same
+        (2, 5, 0, None, 0),  # a cap that fell below those who are in
+        (2, 5, -4, None, 1),
+        (4, 4, -1, 0, 1),  # who hangs up leaves both a place and its blocks
+        (8, 3, 2, 2, 0),
+    ],
+)
+def test_free_is_the_cap_less_the_live_calls_and_no_more_than_the_pool_has_room_for(
+    cap: int, live: int, since: int, room: int | None, free: int
+) -> None:
+    metrics = Metrics(profile())
+    metrics.opened = live
+    metrics.beat(beat(0, sessions=live, cap=cap, room=room))
+    metrics.opened, metrics.closed = live + max(0, since), max(0, -since)
+    assert (metrics.live, metrics.cap[0], metrics.free) == (live + since, cap, free)
+
+
+def test_before_the_first_beat_the_cap_is_that_of_the_engine(start: Start) -> None:
+    """A controller that has measured nothing lets one call in."""
+    server = start(frame_s=30.0, max_sessions=3, options=["--admit", "forecast"])
+    found = json.loads(fetch(server, "/capacity")[0])
+    assert (found["free"], found["cap"], found["cap_reason"]) == (1, 1, "ramp")
+
+
+def test_before_the_engine_has_said_anything_nobody_is_let_in() -> None:
+    metrics = Metrics(profile())
+    assert (metrics.free, metrics.cap) == (0, (0, "starting"))
+
+
 def test_a_new_engine_begins_empty_and_counters_go_on() -> None:
     metrics = Metrics(profile())
     metrics.opened += 2
-    metrics.beat(beat(0, sessions=2, free=1, mute=1, fell_mute=1, kv_leased=40))
-    metrics.engine_restarted()
+    metrics.beat(beat(0, sessions=2, room=1, mute=1, fell_mute=1, kv_leased=40))
+    metrics.engine_ready(ready())
+    metrics.engine_restarts += 1
     found = page(metrics)
     assert (metrics.live, metrics.free) == (0, 8)
     assert found["metronome_mute_sessions", ""] == found["metronome_kv_leased_blocks", ""] == 0
@@ -193,10 +238,11 @@ def test_a_new_engine_begins_empty_and_counters_go_on() -> None:
     assert found["metronome_engine_restarts_total", ""] == 1
 
 
-def test_the_cap_is_told_with_what_binds_it_and_before_the_first_beat_it_is_the_profiles() -> None:
+def test_the_cap_is_told_with_what_binds_it() -> None:
     metrics = Metrics(profile())
+    metrics.engine_ready(ready())
     assert page(metrics)["metronome_admission_cap", "max_sessions"] == 8
-    told = beat(sessions=5, free=1)
+    told = beat(sessions=5)
     told.tick.cap, told.tick.cap_reason = 6, "latency"
     metrics.beat(told)
     found = page(metrics)

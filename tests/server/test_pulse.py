@@ -7,7 +7,7 @@ import pytest
 
 from metronome_cli.frame import Frame, KvUsage, Refused, SessionId, TickEvent
 from metronome_cli.profile import OWN, Profile, Terms, parse_profile
-from metronome_cli.runtime.admission import Cap, FixedCap
+from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.sessions import Session, Sessions
 from metronome_cli.server.messages import Beat
 from metronome_cli.server.pulse import Pulse
@@ -48,8 +48,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.profile = profile()
-        self.cap = FixedCap(4)
-        self.calls = Sessions(Model(), self.cap, max_pending_s=60.0, seed=0)
+        self.calls = Sessions(Model(), FixedCap(4), max_pending_s=60.0, seed=0)
         self._pulse = Pulse(self.profile)
         self._number = 0
 
@@ -74,7 +73,7 @@ class Stage:
             )  # fmt: skip
             self._pulse.frame(frame, session)
         tick = TickRecord(tick=self._number, due=due, start=due, done=due + 0.6, sessions=len(self.calls))
-        return self._pulse.close(tick, self.calls, KvUsage(0, 0, 100, room))
+        return self._pulse.close(tick, len(self.calls), room, unrecorded="the disk is full")
 
 
 def profile() -> Profile:
@@ -104,18 +103,11 @@ def test_freshness_is_told_of_the_frames_that_brought_tokens(stage: Stage) -> No
     assert (later.speaking, later.firsts, later.lasts) == (0, [], [])
 
 
-@pytest.mark.parametrize(("room", "free"), [(None, 3), (0, 0), (2, 2), (9, 3)])
-def test_free_calls_are_the_fewer_of_places_and_what_the_pool_can_promise(
-    stage: Stage, room: int | None, free: int
-) -> None:
+def test_what_the_pool_can_promise_and_what_is_not_recorded_are_told_with_each_beat(stage: Stage) -> None:
     stage.open()
-    assert stage.tick({}, room=room).free_calls == free
-
-
-def test_free_calls_follow_a_cap_that_moves(stage: Stage) -> None:
-    stage.open()
-    stage.cap.cap = Cap(2, "latency")
-    assert stage.tick({}).free_calls == 1
+    beat = stage.tick({}, room=2)
+    assert (beat.sessions, beat.room, beat.unrecorded) == (1, 2, "the disk is full")
+    assert stage.tick({}).room is None
 
 
 def test_a_mute_session_is_counted_each_tick_and_told_of_once(

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .assets import showing_progress
-from .load import AsJson, Duration, Out, Speech, ended_like_interrupted, read_speech, recording
+from .load import AsJson, Duration, Out, Speech, ended_like_interrupted, keep, read_speech, recording
 from .local_server import serving
 from .profile import weights_of
 from .progress import watching
 from .report import show
 
 if TYPE_CHECKING:
+    from ..errors import MetronomeError
     from ..load.runner import Run
     from ..profile import Profile
     from ..report import Report
@@ -65,8 +66,10 @@ def demo(
     _bring_assets(chosen, speech)
     with ended_like_interrupted():
         calls = sessions or chosen.admission.max_sessions
-        found = play(Pair(chosen, profile, calls, duration, read_speech(speech)), out)
+        found, failure = play(Pair(chosen, profile, calls, duration, read_speech(speech)), out)
     show(found, as_json)
+    if failure:
+        raise failure
     raise typer.Exit(0 if found.held else 3)
 
 
@@ -81,12 +84,11 @@ class Pair:
     clips: list[Clip]
 
 
-def play(pair: Pair, out: Path) -> Report:
-    """Both arms, into one run folder."""
+def play(pair: Pair, out: Path) -> tuple[Report, MetronomeError | None]:
+    """Both arms, into one run folder. The error says why that is not whole."""
     from ..clock import SystemClock
     from ..load import results
     from ..report import new_report
-    from ..reporting.summary import redraw
 
     report = new_report("demo", pair.profile, SystemClock())
     arms: dict[str, Any] = {}
@@ -102,10 +104,7 @@ def play(pair: Pair, out: Path) -> Report:
     report.results |= {"arms": arms, "limits": limits(arms)}
     report.held = all(limit["held"] for limit in report.results["limits"])
     report.results["verdict"] = verdict(report.results)
-    report.save(folder)
-    redraw(folder)
-    typer.echo(f"run: {folder}", err=True)
-    return report
+    return report, keep(report, folder, recorder.failure)
 
 
 def _hold(pair: Pair, arm: str, recorder: Recorder) -> Run:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..errors import MetronomeError, NotMeasured, ProfileError
-from .load import hold, keep, name_of, read_speech, recording_in
+from .load import be_patient, hold, keep, name_of, read_speech, recording_in
+from .report import unsaved
 
 if TYPE_CHECKING:
     from ..load.plan import Plan
@@ -28,54 +29,60 @@ _SETTLE_S = 1.0  # between two points: the server takes back what the last calls
 
 
 def search(
-    plan: Plan, speech: str, most: int, resume: Path | None, out: Path
+    plan: Plan, speech: str, most: int, resume: Path | None, out: Path, wait_s: float = 0.0
 ) -> tuple[Report, BaseException | None]:
     """Search from `plan.sessions` up to `most`; the error says what ended it, or why its folder is not whole.
 
-    Raised instead, and nothing is left behind, when it ended before anything was found.
+    A search that was ended is not held, whatever it found: the answer is not known. The error is raised
+    instead, and nothing is left behind, when it ended before anything was found.
     """
     from ..clock import SystemClock
     from ..report import new_report
 
     report = new_report("find-n", None, SystemClock(), plan.seed)
     asked, clips = plan.settings() | {"speech": speech, "most": most}, read_speech(speech)
+    be_patient(plan, wait_s)
     folder = _begin(plan, asked, resume, out)
-    points, why, end = _saved(folder), "", None
+    points, why, end, lost = _saved(folder), "", None, None
     try:
-        why = _climb(plan, most, clips, folder, points)
+        lost = _climb(plan, most, clips, folder, points)
     except (MetronomeError, KeyboardInterrupt) as error:
-        if not folder.exists():
+        if not points and not folder.exists():
             raise
         why, end = str(error) or INTERRUPTED, error
     if why:
         # What cannot be judged needs other settings, and so another search.
-        more = "" if isinstance(end, NotMeasured) else f"; go on with --resume {folder}"
+        over = isinstance(end, NotMeasured) or not folder.exists()
+        more = "" if over else f"; go on with --resume {folder}"
         report.notes.append(f"{why}{more}")
     _conclude(report, asked, points, why)
     report.held = report.held and end is None
     failure = keep(report, folder)
-    return report, end or failure
+    return report, end or failure or lost
 
 
-def _climb(plan: Plan, most: int, clips: list[Clip], folder: Path, points: dict[int, Report]) -> str:
-    """Try one N after another, into `points`. Why that ended before the answer was known, or nothing.
+def _climb(
+    plan: Plan, most: int, clips: list[Clip], folder: Path, points: dict[int, Report]
+) -> MetronomeError | None:
+    """Try one N after another, into `points`, until the answer is known; why a run folder is not whole.
 
-    NotMeasured when a point cannot be judged; its run folder stays.
+    NotMeasured when a point cannot be judged, KeyboardInterrupt when it was interrupted; its folder stays.
     """
     from ..clock import SystemClock
     from ..load.search import next_n
 
-    clock = SystemClock()
+    clock, lost = SystemClock(), None
     while (n := next_n({n: point.held for n, point in points.items()}, plan.sessions, most)) is not None:
         if points:
             clock.wait_until(clock.now() + _SETTLE_S)
-        point = _try(replace(plan, sessions=n), clips, folder)
+        point, failure = _try(replace(plan, sessions=n), clips, folder)
+        lost = lost or failure
         if point.results["stopped_early"]:
-            return INTERRUPTED
+            raise KeyboardInterrupt
         if unmeasured := _unmeasured(point):
             raise NotMeasured(f"N = {n} cannot be judged: {'; '.join(point.notes) or unmeasured[0]}")
         points[n] = point
-    return ""
+    return lost
 
 
 def _begin(plan: Plan, asked: dict[str, Any], resume: Path | None, out: Path) -> Path:
@@ -85,7 +92,10 @@ def _begin(plan: Plan, asked: dict[str, Any], resume: Path | None, out: Path) ->
 
     if resume is None:
         folder = run_folder(out, "find-n", name_of(plan), SystemClock())
-        (folder / PLAN).write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
+        try:
+            (folder / PLAN).write_text(json.dumps(asked, indent=2) + "\n", "utf-8")
+        except OSError as error:
+            raise unsaved(folder, error) from None
         return folder
     try:
         before = json.loads((resume / PLAN).read_text("utf-8"))
@@ -109,24 +119,27 @@ def _saved(folder: Path) -> dict[int, Report]:
     }
 
 
-def _try(plan: Plan, clips: list[Clip], search: Path) -> Report:
-    """One point: fresh calls, and a run folder of its own below that of the search."""
+def _try(plan: Plan, clips: list[Clip], search: Path) -> tuple[Report, MetronomeError | None]:
+    """One point: fresh calls, and a run folder of its own below that of the search; why that is not whole."""
     from ..load.saturation import doomed
 
     folder = search / f"n-{plan.sessions:04}"
     shutil.rmtree(folder, ignore_errors=True)  # of a point that was not measured to its end
-    folder.mkdir()
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise unsaved(search, error) from None
     try:
         with recording_in(folder) as recorder:
             report, _ = hold(plan, clips, recorder, doomed)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        if [path.name for path in search.iterdir()] == [PLAN]:
+        if search.exists() and [path.name for path in search.iterdir()] == [PLAN]:
             shutil.rmtree(search)  # nothing was found: nothing to go on with
         raise
-    keep(report, folder)
+    failure = keep(report, folder, recorder.failure)
     typer.echo(f"N = {plan.sessions}: {_in_words(report)}", err=True)
-    return report
+    return report, failure
 
 
 def _unmeasured(point: Report) -> list[str]:

@@ -7,7 +7,7 @@ Ignores: how anything is read, fitted or drawn, and how a live server is followe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +15,8 @@ import typer
 
 from .fit_capacity import capacity
 from .load import keep
-from .load_options import seconds
 from .report import show
+from .times import RANGE, any_time, within
 
 if TYPE_CHECKING:
     from ..errors import FieldError
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Fit models to measurements.")
 app.command()(capacity)
 COMMAND = "fit-collapse-model"
-
-
-def _positive(text: str) -> float:
-    if (found := seconds(text)) <= 0:
-        raise typer.BadParameter(f"{text!r} is no length of time above 0")
-    return found
+_MOST_READINGS = 20_000  # of a page
+_LIVE = {"duration": "for", "every": "every", "engine": "engine", "watch": "watch"}  # by parameter
 
 
 Traces = Annotated[
@@ -46,10 +42,19 @@ MetricsUrl = Annotated[
     str | None, typer.Option(metavar="URL", help="Read a live server instead: metronome, vLLM or SGLang.")
 ]
 For = Annotated[
-    float, typer.Option("--for", parser=_positive, metavar="TIME", help="How long a live server is read.")
+    float,
+    typer.Option(
+        "--for",
+        parser=any_time,
+        metavar="TIME",
+        help=f"How long a live server is read, {RANGE}; at most {_MOST_READINGS:,} times.",
+    ),
 ]
 Every = Annotated[
-    float, typer.Option(parser=_positive, metavar="TIME", help="How often a live server is asked.")
+    float,
+    typer.Option(
+        parser=within("100ms", "1h"), metavar="TIME", help="How often a live server is asked, 100ms to 1h."
+    ),
 ]
 Engine = Annotated[
     str,
@@ -66,7 +71,9 @@ Watch = Annotated[
 FailUnder = Annotated[
     float | None,
     typer.Option(
-        parser=_positive, metavar="TIME", help="Exit with 3 when the pool will be full sooner than that."
+        parser=any_time,
+        metavar="TIME",
+        help=f"Exit with 3 when the pool will be full sooner than that, {RANGE}.",
     ),
 ]
 At = Annotated[
@@ -80,7 +87,11 @@ At = Annotated[
 ]
 SessionLength = Annotated[
     float | None,
-    typer.Option(parser=_positive, metavar="TIME", help="How likely are calls of this length to collapse?"),
+    typer.Option(
+        parser=any_time,
+        metavar="TIME",
+        help=f"How likely are calls of this length to collapse? {RANGE}.",
+    ),
 ]
 Level = Annotated[float, typer.Option(min=0.5, max=0.99, help="Of the intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; with --watch one a line.")]
@@ -89,6 +100,7 @@ Out = Annotated[Path, typer.Option(help="Where the run folder is made.")]
 
 @app.command("collapse-model")
 def collapse_model(
+    ctx: typer.Context,
     traces: Traces = None,
     *,
     metrics_url: MetricsUrl = None,
@@ -121,6 +133,7 @@ def collapse_model(
     from ..report import new_report
 
     _check(traces, metrics_url, watch, at)
+    _check_live(_typed(ctx), metrics_url, watch, duration / every)
     report = new_report(COMMAND, None, SystemClock())
     asked = Asked(at, level, session_length)
     failed: list[FieldError] = []
@@ -147,12 +160,30 @@ def _check(traces: Sequence[str] | None, url: str | None, watch: bool, at: float
         raise ProfileError("trace", None, "give traces, or a live server with --metrics-url")
     if traces and url is not None:
         raise ProfileError("metrics-url", url, "give traces or a live server, not both")
-    if watch and url is None:
-        raise ProfileError("watch", True, "give the live server that is to be followed, with --metrics-url")
     if watch and at is not None:
         raise ProfileError(
             "at", at, "leave it out with --watch: nothing is known yet that could be held back"
         )
+
+
+def _check_live(typed: Mapping[str, Any], url: str | None, watch: bool, readings: float) -> None:
+    """What is typed for a live server is never left unused."""
+    from ..errors import ProfileError
+
+    for name, value in typed.items():
+        if name in _LIVE and url is None:
+            raise ProfileError(_LIVE[name], value, "it is for a live server: give one with --metrics-url")
+    if watch and "duration" in typed:
+        raise ProfileError("for", typed["duration"], "leave it out with --watch, which ends with Ctrl-C")
+    if not watch and readings > _MOST_READINGS:
+        cure = f"use a longer --every, or a shorter --for: {_MOST_READINGS:,} are the most"
+        raise ProfileError("for / every", f"{readings:,.0f} readings", cure)
+
+
+def _typed(ctx: typer.Context) -> dict[str, Any]:
+    """The options that were given, without those that only have their default."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name: ctx.params[name] for name, of in sources.items() if of and of.name == "COMMANDLINE"}
 
 
 def _of_files(traces: Sequence[str], asked: Asked) -> tuple[list[Answer], list[FieldError]]:
@@ -220,22 +251,11 @@ def _say(report: Report, failed: Sequence[FieldError], as_json: bool) -> None:
 def _keep(report: Report, out: Path, url: str | None, traces: Sequence[str]) -> None:
     """The run folder; none when nothing was fitted."""
     from ..clock import SystemClock
+    from ..fit.sources import name_of
     from ..report import run_folder, without_login
 
     if not report.results["fits"]:
         return
-    name = _name_of(traces) if url is None else without_login(url).split("://")[-1].split("/")[0]
+    name = name_of(traces) if url is None else without_login(url).split("://")[-1].split("/")[0]
     if failure := keep(report, run_folder(out, COMMAND, name, SystemClock())):
         raise failure
-
-
-def _name_of(traces: Sequence[str]) -> str:
-    """What stands for the traces in the name of the run folder."""
-    from ..fit.sources import TRACE
-
-    path = Path(traces[0])
-    if len(traces) > 1 or not path.exists():
-        return "several"
-    if path.is_dir():
-        return path.resolve().name
-    return path.resolve().parent.name if path.name == TRACE else path.stem

@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from .load import keep, parse_seconds
+from .load import keep
 from .report import show
+from .times import within
 
 COMMAND = "fit-capacity"
 
@@ -27,7 +28,9 @@ Traces = Annotated[
 Budget = Annotated[
     float | None,
     typer.Option(
-        parser=parse_seconds, metavar="TIME", help="What a tick may take: the traces' period when left out."
+        parser=within("1ms", "1h"),
+        metavar="TIME",
+        help="What a tick may take, 1ms to 1h: the traces' period when left out.",
     ),
 ]
 Margin = Annotated[float, typer.Option(metavar="SHARE", help="Of the budget, that is to stay free.")]
@@ -54,14 +57,20 @@ def capacity(
     What a tick costs is fitted to sessions, resident blocks and tokens, and carried to any N. Every measured
     N is also predicted from the others: exit code 3 when one is off by more than 10 %.
 
+    The traces are the server's, under calls at three or more N, ten beats each; see the first two examples,
+    of which the second is for another terminal.
+
     \b
     Examples:
+      metronome serve
+      for n in 2 4 8; do metronome load --sessions $n --duration 2m; done
       metronome fit capacity "runs/*-serve-laptop" --margin 0.2
       metronome fit capacity n4/trace.jsonl n8/trace.jsonl n16/trace.jsonl --budget 2s --json > cost.json
     """
     from ..clock import SystemClock
     from ..fit.capacity import HELD_OUT, Asked, plan
     from ..fit.capacity_answer import drawn, notes, told, verdict
+    from ..fit.sources import name_of
     from ..fit.ticks import read_ticks
     from ..report import new_report, run_folder
 
@@ -74,11 +83,10 @@ def capacity(
     report.results = {"fit": answer, "drawn": drawn(ticks, found, asked), "verdict": verdict(answer)}
     report.notes = notes(answer, ticks)
     report.held = found.worst <= HELD_OUT
-    name = Path(traces[0]).name if len(traces) == 1 else "several"
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     else:
         show(report, as_json)
-    if failure := keep(report, run_folder(out, COMMAND, name, clock)):
+    if failure := keep(report, run_folder(out, COMMAND, name_of(traces), clock)):
         raise failure
     raise typer.Exit(0 if report.held else 3)

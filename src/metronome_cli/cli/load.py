@@ -19,9 +19,10 @@ from . import load_options as opt
 from .load_options import AsJson, Duration, Out, Speech
 from .load_options import seconds as parse_seconds
 from .progress import watching
-from .report import show
+from .report import show, unsaved
 
 if TYPE_CHECKING:
+    from ..errors import MetronomeError
     from ..load.plan import Plan
     from ..load.runner import Doomed, Run
     from ..report import Report
@@ -51,6 +52,8 @@ def load(
     spread: opt.Spread = None,
     arrival_rate: opt.ArrivalRate = None,
     arrivals: opt.Arrivals = "constant",
+    redials: opt.Redials = 5,
+    wait: opt.Wait = "60s",  # type: ignore[assignment]
     call_length: opt.CallLength = None,
     cancel_rate: opt.CancelRate = 0.0,
     vanish_rate: opt.VanishRate = 0.0,
@@ -72,7 +75,7 @@ def load(
 
     Packets leave every 20 ms by the wall clock, whether or not the server keeps up; freshness counts from the
     moment a frame's last sample was due. Exit code 0 when every limit held, 3 when one was missed or could
-    not be measured, 4 when nobody answers.
+    not be measured, 4 when nobody answers within --wait, 130 when a --find-n was interrupted.
 
     \b
     Examples:
@@ -87,20 +90,31 @@ def load(
         if find_n or resume:
             from .find_n import search
 
-            report, failure = search(plan, speech, most, resume, out)
+            report, failure = search(plan, speech, most, resume, out, wait)
         else:
-            report, failure = measure(plan, read_speech(speech), out)
+            report, failure = measure(plan, speech, out, wait)
     show(report, as_json)
     if failure:
         raise failure
     raise typer.Exit(0 if report.held else 3)
 
 
-def measure(plan: Plan, clips: list[Clip], out: Path) -> tuple[Report, OSError | None]:
+def be_patient(plan: Plan, wait_s: float) -> None:
+    """Return once the server takes calls; TargetUnreachable after `wait_s` seconds, 0 asks nobody."""
+    from ..clock import SystemClock
+    from ..load.readiness import await_ready
+
+    if wait_s:
+        await_ready(plan.url, wait_s, SystemClock(), lambda why: typer.echo(why, err=True))
+
+
+def measure(plan: Plan, speech: str, out: Path, wait_s: float) -> tuple[Report, MetronomeError | None]:
     """Run `plan`, and leave a run folder with everything it found. The error says why that is not whole."""
+    clips = read_speech(speech)
+    be_patient(plan, wait_s)
     with recording(out, "load", name_of(plan)) as (folder, recorder):
         report, _ = hold(plan, clips, recorder)
-    return report, keep(report, folder)
+    return report, keep(report, folder, recorder.failure)
 
 
 def hold(
@@ -123,18 +137,25 @@ def hold(
     return report, run
 
 
-def keep(report: Report, folder: Path) -> OSError | None:
-    """Save and draw a report. A full disk is handed back as a value: it must not cost the answer."""
+def keep(report: Report, folder: Path, unrecorded: str = "") -> MetronomeError | None:
+    """Save and draw a report; `unrecorded` says why its records are not whole.
+
+    A full disk, or a folder that is gone, is handed back as a value: it must not cost the answer.
+    """
+    from ..errors import MetronomeError
     from ..reporting.summary import redraw
 
+    failure = MetronomeError(unrecorded) if unrecorded else None
+    report.notes += [unrecorded] if unrecorded else []
     try:
         report.save(folder)
         redraw(folder)
     except OSError as error:
-        report.notes.append(f"the run folder is not whole: {error}")
-        return error
+        failure = unsaved(folder, error)
+        report.notes.append(str(failure))
+        return failure
     typer.echo(f"run: {folder}", err=True)
-    return None
+    return failure
 
 
 def name_of(plan: Plan) -> str:
@@ -194,7 +215,8 @@ def recording_in(folder: Path) -> Iterator[Recorder]:
         yield recorder
     except BaseException:
         recorder.close()
-        if (folder / "trace.jsonl").read_bytes().count(b"\n") <= 1:
+        trace = folder / "trace.jsonl"
+        if trace.exists() and trace.read_bytes().count(b"\n") <= 1:
             shutil.rmtree(folder)
         raise
     finally:

@@ -64,6 +64,22 @@ ArrivalRate = Annotated[
 Arrivals = Annotated[
     str, typer.Option(help="How --arrival-rate is kept: constant, poisson, or ramp (from 0 up to it).")
 ]
+Redials = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Times that a call is dialled again when the server says no: after its Retry-After, twice as "
+        "long each time. 0: a refusal is final.",
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        parser=seconds,
+        metavar="TIME",
+        help="How long to wait for a server that is still starting. 0s: dial at once.",
+    ),
+]
 CallLength = Annotated[
     Length | None,
     typer.Option(
@@ -152,7 +168,7 @@ def plan_of(typed: Mapping[str, Any]) -> Plan:
     )
 
 
-_SAME = ("arrivals", "call_length", "cancel_rate", "vanish_rate", "protocol", "model")
+_SAME = ("arrivals", "redials", "call_length", "cancel_rate", "vanish_rate", "protocol", "model")
 
 
 def _api_key(file: Path | None) -> str:

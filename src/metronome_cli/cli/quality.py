@@ -117,6 +117,7 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
     from ..probes.cells import Plan
     from ..probes.grid import Grid
     from ..probes.quality import Material, Probe
+    from ..probes.questions import place_of
     from ..profile import load_profile
 
     profile = load_profile(asked["profile"])
@@ -136,6 +137,9 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
         kinds=kinds,
         seeds=[_count(word, "seed") for word in asked["seed"].split(",")],
     )
+    place_of(asked["data"])
+    if (text := asked["text"]) and (not Path(text).exists() or Path(text).is_dir()):
+        raise ProfileError("text", text, "give a readable UTF-8 file")
     plan = Plan(
         sessions=asked["sessions"],
         per_call=asked["questions"],

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as Grid
 
+    from ..errors import MetronomeError
     from ..report import Report
     from ..reporting.tables import Table
+
+_FRAME = 3  # columns of a terminal that the lines and the padding of each column take
 
 
 def report(
@@ -95,17 +98,40 @@ def print_tables(tables: Sequence[Table]) -> Console:
 
     console = Console(markup=False, highlight=False)
     for table in tables:
-        console.print(grid(table))
+        console.print(grid(table, console.width))
     return console
 
 
-def grid(table: Table) -> Grid:
-    """A table as a terminal shows it."""
+def grid(table: Table, width: int = 80) -> Grid:
+    """A table as a terminal of `width` columns shows it: figures are broken before names are."""
     from rich.table import Table as Grid
 
     shown = Grid(title=table.title, title_justify="left")
+    whole = _names_fit(table, width)
     for number, column in enumerate(table.columns):
-        shown.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        named = number == 0
+        shown.add_column(
+            column, justify="left" if named else "right", overflow="fold", no_wrap=named and whole
+        )
     for row in table.rows:
         shown.add_row(*row)
     return shown
+
+
+def _names_fit(table: Table, width: int) -> bool:
+    """Whether the names in the first column have room beside the longest word of every other column."""
+    names, *others = zip(table.columns, *table.rows, strict=True)
+    words = (max(len(word) for cell in column for word in cell.split() or [""]) for column in others)
+    return max(map(len, names)) + sum(words) + _FRAME * len(table.columns) < width
+
+
+def unsaved(folder: Path, error: OSError) -> MetronomeError:
+    """Why a run folder could not be written, by name, with what mends it."""
+    from ..errors import MetronomeError
+
+    if not folder.is_dir():
+        cause, cure = "it was removed while the run went on", "leave it where it is until the run is over"
+    else:
+        where = f" ({error.filename})" if error.filename else ""
+        cause, cure = f"{error.strerror or error}{where}", "make room on its disk, or give another --out"
+    return MetronomeError(f"the run folder is not whole ({folder}): {cause}; {cure}")

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .report import show
+from .report import show, unsaved
 
 if TYPE_CHECKING:
+    from ..errors import MetronomeError
     from ..profile import Profile
     from ..report import Report
     from ..server.link import EngineLink
@@ -97,10 +98,10 @@ def serve(
 
 def _run(
     profile: Profile, out: Path | None, live: bool, as_json: bool, keys: tuple[str, ...]
-) -> tuple[Report, OSError | None]:
+) -> tuple[Report, MetronomeError | None]:
     """Serve until stopped; the report's `held` is whether the engine and all gateways lived to the end.
 
-    The error says why the report could not be saved: a full disk must not cost the answer.
+    The error says why the run's folder is not whole: a full disk must not cost the answer.
     """
     import asyncio
 
@@ -132,12 +133,19 @@ def _run(
                 dropped = _drop_if_empty(folder)
     report.held = link.deaths == 0 == link.metrics.gateways_lost
     report.results = {"url": url, **link.metrics.summary()}
+    return report, None if folder is None or dropped else _kept(report, folder, link.metrics.unrecorded)
+
+
+def _kept(report: Report, folder: Path, unrecorded: str) -> MetronomeError | None:
+    """Save the report; why the folder is not whole, if so. `unrecorded`: why its records are not."""
+    from ..errors import MetronomeError
+
+    report.notes += [unrecorded] if unrecorded else []
     try:
-        if folder and not dropped:
-            report.save(folder)
+        report.save(folder)
     except OSError as error:
-        return report, error
-    return report, None
+        return unsaved(folder, error)
+    return MetronomeError(unrecorded) if unrecorded else None
 
 
 def _model(profile: Profile) -> str:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .load import keep, parse_seconds
+from .load import keep
 from .load_options import length
 from .report import show
+from .times import LONGEST, RANGE, any_time
 
 if TYPE_CHECKING:
     from ..load.lengths import Length
@@ -25,28 +26,42 @@ if TYPE_CHECKING:
 COMMAND = "simulate"
 _HEARD_PER_S = 3.0  # tokens, of spoken English
 _ASSUMED = 0.75  # of the target, taken by a tick of max_sessions calls; of fewer, in proportion
+_MOST_SIGMA = 5.0
+_MOST_LIVE = 10_000  # on a device
+_MOST_TICKS = 20_000_000  # of all devices
+
+
+def _length(text: str) -> Length:
+    found = length(text)
+    longest_s, spread = (found.a, found.b) if found.kind == "lognormal" else (max(found.a, found.b), 0.0)
+    any_time(f"{longest_s}s")
+    if spread > _MOST_SIGMA:
+        raise typer.BadParameter(f"{text!r}: use a sigma of at most {_MOST_SIGMA:g}")
+    return found
+
 
 Devices = Annotated[
     int, typer.Option(min=1, max=10_000, help="Alike, each with a pool and a beat of its own.")
 ]
-Calls = Annotated[int, typer.Option(min=1, help="Offered in the time, a Poisson process.")]
-Duration = Annotated[float, typer.Option(parser=parse_seconds, metavar="TIME", help="Of virtual time.")]
+Calls = Annotated[int, typer.Option(min=1, max=1_000_000, help="Offered in the time, a Poisson process.")]
+Duration = Annotated[float, typer.Option(parser=any_time, metavar="TIME", help=f"Of virtual time, {RANGE}.")]
 CallLength = Annotated[
     Any,
     typer.Option(
-        parser=length,
+        parser=_length,
         metavar="LENGTH",
         help="How long a call lasts: 60s, exp:60s (mean), lognormal:60s:0.5 (median, sigma) or "
-        "uniform:30s:90s.",
+        f"uniform:30s:90s. {LONGEST} and sigma {_MOST_SIGMA:g} are the most.",
     ),
 ]
 ProfileName = Annotated[str, typer.Option("--profile", help="A built-in profile, or a path ending in .toml.")]
 Admit = Annotated[str | None, typer.Option(help="What caps live calls: fixed, aimd, gradient or forecast.")]
 MaxSessions = Annotated[
-    int | None, typer.Option(help="Most calls of a device at a time, whatever caps them.")
+    int | None,
+    typer.Option(min=1, max=_MOST_LIVE, help="Most calls of a device at a time, whatever caps them."),
 ]
 PolicyName = Annotated[str | None, typer.Option("--policy", help="Retention: window, unbounded or recycle.")]
-Blocks = Annotated[int | None, typer.Option(help="Blocks in the KV pool of a device.")]
+Blocks = Annotated[int | None, typer.Option(min=1, max=10_000_000, help="Blocks in the KV pool of a device.")]
 CostFile = Annotated[
     Path | None,
     typer.Option(
@@ -100,6 +115,7 @@ def simulate(
     asked = {"admission.admit": admit, "admission.max_sessions": max_sessions, "window.policy": policy}
     asked |= {"pool.blocks": blocks, "run.seed": seed}
     checked = load_profile(profile, {name: value for name, value in asked.items() if value is not None})
+    _check(checked, devices, duration)
     report = new_report(COMMAND, checked, clock)
     report.notes, costs, load = _costs(checked, cost)
     offered = _calls(calls, duration, call_length, checked.run.seed)
@@ -117,14 +133,25 @@ def simulate(
     raise typer.Exit(0 if report.held else 3)
 
 
+def _check(profile: Profile, devices: int, duration_s: float) -> None:
+    """A simulation that would take days is refused before it begins."""
+    from ..errors import ProfileError
+
+    if (most := profile.admission.max_sessions) > _MOST_LIVE:
+        raise ProfileError("admission.max_sessions", most, f"use {_MOST_LIVE:,} or fewer to simulate")
+    frame_s = profile.beat.frame_s
+    longest_s = _MOST_TICKS * frame_s / devices
+    if duration_s > longest_s:
+        beats = f"{devices:,} devices have more than {_MOST_TICKS:,} beats of {frame_s:g} s in it"
+        cure = f"use {longest_s:.0f} s at most, or fewer devices"
+        raise ProfileError("duration", duration_s, f"{beats}: {cure}")
+
+
 def _calls(count: int, duration_s: float, length: Length, seed: int) -> list[Call]:
     """Callers as `metronome load --offer` makes them, of the same seed."""
-    from ..errors import ProfileError
     from ..load.arrivals import arrival_times, stay
     from ..runtime.simulator import Call
 
-    if not duration_s > 0:
-        raise ProfileError("duration", duration_s, "use more than 0 seconds")
     times = arrival_times("poisson", count / duration_s, count, duration_s, seed)
     return [Call(at, stay(seed, n, length, duration_s, 0.0)[0]) for n, at in enumerate(times)]
 

@@ -1,6 +1,7 @@
-"""When calls dial, and what kind of caller each one is: pure arithmetic, all of it seeded.
+"""When calls dial and dial again, and what kind of caller each one is: pure arithmetic, all of it seeded.
 
-Knows:   steps within a spread, a constant, random or rising rate of arrivals, callers that vanish or cancel.
+Knows:   steps within a spread, a constant, random or rising rate of arrivals, the wait after a refusal,
+         callers that vanish or cancel.
 Ignores: sockets, clocks, what is said.
 """
 
@@ -15,7 +16,9 @@ from .lengths import Length
 
 KINDS = ("constant", "poisson", "ramp")
 # Each use of the seed has a stream of its own: another order of joining must not change who vanishes.
-_ARRIVAL, _CALLER = 1, 2
+_ARRIVAL, _CALLER, _REDIAL = 1, 2, 3
+_SOON_S = 1.0  # for a server that does not say when to come again
+_LATEST_S = 30.0  # between two dials of a patient caller, unless the server asks for more
 
 
 def spread_shares(calls: int, seed: int) -> list[float]:
@@ -36,6 +39,18 @@ def arrival_times(kind: str, rate_hz: float, calls: int, duration_s: float, seed
         waits = np.random.default_rng((seed, _ARRIVAL)).exponential(1 / rate_hz, calls)
         return [float(at) for at in np.cumsum(waits)]
     return [math.sqrt(2 * number * duration_s / rate_hz) for number in range(1, calls + 1)]
+
+
+def redial_wait(seed: int, caller: int, refusals: int, retry_after_s: float | None) -> float:
+    """Seconds that caller number `caller` waits after its refusal number `refusals` (from 1).
+
+    As a client that means well: no sooner than it was told, twice as long each time, up to half as long again
+    by chance, so that callers who were turned away together do not come back together.
+    """
+    least_s = _SOON_S if retry_after_s is None else retry_after_s
+    doubled_s = max(least_s, _SOON_S) * 2.0 ** min(refusals - 1, 10)
+    chance = np.random.default_rng((seed, _REDIAL, caller, refusals)).uniform(1.0, 1.5)
+    return max(least_s, min(doubled_s, _LATEST_S)) * float(chance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from ..wire import TickEvent
 from .arrivals import Manner
 from .frames import CallFrames
 from .protocols import Begun, Event, Fault, Heard, ReplyDone, Sound, Token
+from .targets import TurnedAway
 
 Fate = Literal["waiting", "live", "done", "vanished", "refused", "unreachable", "cut_off"]
 FrameClosed = Callable[[FrameRecord, TickEvent, float], None]  # what it says, and when it arrived
@@ -44,6 +45,9 @@ class Call:
         self.manner = manner or Manner()
         self.fate: Fate = "waiting"
         self.why = ""  # reason of a refusal, or how the line went dead
+        self.dialled: float | None = None  # when, for the first time
+        self.attempts = 0
+        self.refusals: list[TurnedAway] = []  # one for each attempt that the server said no to
         self.failure: MetronomeError | None = None  # why nobody could be called
         self.protocol = ""
         self.server_id = ""  # the server's own name for the call
@@ -59,6 +63,11 @@ class Call:
         self.cancels: dict[str, Cancel] = {}  # by reply
         self.reply: str | None = None  # the one in progress
         self._on_frame = on_frame
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds from the first dial to the open line; None when it never was."""
+        return self.frames.start - self.dialled if self.frames and self.dialled is not None else None
 
     def note(self, frames: CallFrames, event: Event, at: float) -> None:
         """Count an event that arrived at `at`; `frames` are those of the open line."""

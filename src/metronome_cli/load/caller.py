@@ -41,13 +41,18 @@ class Target:
 
 
 async def hold(call: Call, target: Target, clock: Clock, until: float, stop: asyncio.Event) -> None:
-    """Hold `call` until `until` or until `stop` is set; how it ended is in its `fate`, never raised."""
+    """Dial `call`, and hold it until `until` or `stop`; a call that was refused may be dialled again.
+
+    How it ended is in its `fate`, never raised.
+    """
+    call.attempts += 1
     try:
         line = await _unless(stop, dial(target.address, target.api_key))
         if line is None:
             return
         if isinstance(line, TurnedAway):
             call.fate, call.why = "refused", line.reason
+            call.refusals.append(line)
             return
         async with line:
             await _answered(call, target, line, clock, until, stop)

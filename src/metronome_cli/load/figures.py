@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..stats import percentiles, theil_sen
+from ..stats import FEWEST_FOR_P99, percentiles, theil_sen
 from ..trace import FrameRecord
 from .call import Call
 
@@ -20,6 +20,17 @@ from .call import Call
 # last one alive lies further back than this many periods, the server has gone quiet.
 _QUIET_PERIODS = 3.0
 _MINUTE = 60.0
+
+
+def cuts(values: Sequence[float], points: Sequence[float] = (50, 90, 99)) -> dict[str, float] | None:
+    """Percentiles, the largest value ("max") and how many values they are of ("n"); None without values."""
+    found = percentiles(values, points)
+    return found and {**found, "max": float(max(values)), "n": len(values)}
+
+
+def tail(found: Mapping[str, float]) -> float:
+    """p99 of `cuts`; of so few values that one in a hundred is none of them, the largest."""
+    return found["max"] if found["n"] < FEWEST_FOR_P99 else found["p99"]
 
 
 def freshness(frames: Iterable[FrameRecord]) -> dict[str, Any] | None:
@@ -31,9 +42,9 @@ def freshness(frames: Iterable[FrameRecord]) -> dict[str, Any] | None:
     if not spoken:
         return None
     return {
-        "first_s": percentiles([f.first - f.due for f in spoken if f.first is not None]),
-        "last_s": percentiles([f.last - f.due for f in spoken if f.last is not None]),
-        "first_less_lag_s": percentiles([f.first - f.due - f.lag for f in spoken if f.first is not None]),
+        "first_s": cuts([f.first - f.due for f in spoken if f.first is not None]),
+        "last_s": cuts([f.last - f.due for f in spoken if f.last is not None]),
+        "first_less_lag_s": cuts([f.first - f.due - f.lag for f in spoken if f.first is not None]),
     }
 
 

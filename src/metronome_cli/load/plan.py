@@ -22,7 +22,8 @@ class Plan:
     """What to offer. All `_s` are seconds, rates of replies and calls are shares, 0..1.
 
     A closed population keeps `sessions` lines busy: with a `call_length`, a line whose call is over dials
-    anew. An open one (`redial` False) makes `sessions` calls in total, whatever became of the others.
+    anew. An open one (`redial` False) makes `sessions` calls in total, whatever became of the others. A call
+    that is refused is dialled again up to `redials` times: a further attempt of the same call.
     """
 
     url: str
@@ -34,6 +35,7 @@ class Plan:
     protocol: str = "auto"
     model: str = ""  # for servers that ask which one
     redial: bool = True
+    redials: int = 0  # times that a call is dialled again when the server says no to it
     rate_hz: float | None = None  # arrivals per second, instead of the spread
     arrivals: str = "constant"
     call_length: Length | None = None
@@ -52,6 +54,8 @@ class Plan:
     def _check_numbers(self) -> None:
         if self.sessions < 1:
             raise ProfileError("sessions", self.sessions, "use 1 or more")
+        if self.redials < 0:
+            raise ProfileError("redials", self.redials, "use 0 or more")
         if self.spread_s is not None and not self.spread_s >= 0:
             raise ProfileError("spread", self.spread_s, "use 0 or more seconds")
         if not self.duration_s > (self.spread_s or 0.0):

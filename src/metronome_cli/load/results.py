@@ -11,11 +11,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..speech import RATE
-from ..stats import percentiles
 from ..trace import FrameRecord
 from .buckets import BUCKET_S, by_age, by_elapsed, width
 from .call import Call
-from .figures import alive, due_frames, freshness, last_hung_up, silence, slope, waits_after_speech
+from .figures import (
+    alive,
+    cuts,
+    due_frames,
+    freshness,
+    last_hung_up,
+    silence,
+    slope,
+    tail,
+    waits_after_speech,
+)
 from .runner import Run
 
 # As with p99, one frame in a hundred may fail its session without the run failing its callers.
@@ -40,7 +49,7 @@ def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
         "skipped_beats": sum(tick.skipped for tick in run.ticks),
         "freshness": freshness(run.frames),
         "slope": slope(run.frames),
-        "after_speech_s": percentiles([wait for call in run.calls for wait in waits_after_speech(call)]),
+        "after_speech_s": cuts([wait for call in run.calls for wait in waits_after_speech(call)]),
         "speech_share": _speech_share(run.calls),
         "sound": _sound(run),
         "cancels": _cancels(run.calls),
@@ -77,11 +86,11 @@ def limits(found: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     if not frames["closed"] and found["offered"]["budget_s"]:
         wait = found["after_speech_s"]
-        return [*rows, _limit(JUDGED_BY_SPEECH, found["budget_s"], wait and wait["p99"])]
+        return [*rows, _p99_limit(JUDGED_BY_SPEECH, found["budget_s"], wait)]
     fresh, quiet = found["freshness"], found["silence_at_s"]
     return [
         *rows,
-        _limit("freshness to the last token, p99 (s)", found["budget_s"], fresh and fresh["last_s"]["p99"]),
+        _p99_limit("freshness to the last token, p99 (s)", found["budget_s"], fresh and fresh["last_s"]),
         {
             "name": "cadence (frames delivered / due)",
             "limit": CADENCE,
@@ -152,6 +161,13 @@ def _limit(name: str, limit: float | None, measured: float | None) -> dict[str, 
     return {"name": name, "limit": limit, "measured": measured, "held": fits}
 
 
+def _p99_limit(name: str, limit: float | None, found: dict[str, float] | None) -> dict[str, Any]:
+    """A limit on p99, with how many values it is of; where they are too few, the largest is held to it."""
+    if found is None:
+        return _limit(name, limit, None)
+    return {**_limit(name, limit, tail(found)), "n": found["n"]}
+
+
 def _protocol(run: Run) -> str:
     return next((call.protocol for call in run.calls if call.protocol), "")
 
@@ -166,7 +182,21 @@ def _calls(calls: Sequence[Call]) -> dict[str, Any]:
         "cut_off": fates["cut_off"],
         "unreachable": fates["unreachable"],
         "refused": dict(Counter(call.why for call in calls if call.fate == "refused")),
+        **_redials(calls),
         "errors": dict(sum((call.errors for call in calls), Counter[str]())),
+    }
+
+
+def _redials(calls: Sequence[Call]) -> dict[str, Any]:
+    """What the server said no to, attempt by attempt, and what dialling again came to."""
+    refusals = [no for call in calls for no in call.refusals]
+    waits = [no.retry_after_s for no in refusals if no.retry_after_s is not None]
+    late = [call.waited_s for call in calls if call.refusals and call.waited_s is not None]
+    return {
+        "refusals": dict(Counter(no.reason for no in refusals)),
+        "retry_after_s": max(waits, default=None),
+        "redials": sum(call.attempts - 1 for call in calls if call.attempts),
+        "let_in_late_s": cuts(late, (50, 90)),
     }
 
 
@@ -204,7 +234,7 @@ def _cancels(calls: Sequence[Call]) -> dict[str, Any]:
     """Cancels sent, and how long after each one its reply still went on."""
     cancels = [cancel for call in calls for cancel in call.cancels.values()]
     late = [cancel.last - cancel.at for cancel in cancels if cancel.last is not None]
-    return {"sent": len(cancels), "went_on": len(late), "went_on_s": percentiles(late)}
+    return {"sent": len(cancels), "went_on": len(late), "went_on_s": cuts(late)}
 
 
 def _client(run: Run, elapsed_s: float) -> dict[str, Any]:
@@ -212,7 +242,7 @@ def _client(run: Run, elapsed_s: float) -> dict[str, Any]:
     lags = [lag for call in run.calls if call.frames for lag in call.frames.lags]
     return {
         "packets": len(lags),
-        "lag_s": percentiles(lags, (50, 99)),
+        "lag_s": cuts(lags, (50, 99)),
         "cpu_share": run.cpu_s / elapsed_s if elapsed_s else None,
     }
 
@@ -235,6 +265,8 @@ def _session(call: Call, frames: Sequence[FrameRecord], start: float) -> dict[st
         "server_id": call.server_id,
         "fate": call.fate,
         "why": call.why,
+        "attempts": call.attempts,
+        "waited_s": call.waited_s,
         "opened_at_s": call.frames.start - start if call.frames else None,
         "ended_at_s": call.ended - start if call.ended is not None else None,
         "frames": len(frames),

@@ -21,6 +21,7 @@ from ..runtime.recorder import Recorder
 from ..speech import GAP_S, Clip, Stream
 from ..trace import FrameRecord, TickRecord
 from ..wire import TickEvent
+from .arrivals import redial_wait
 from .call import Call
 from .caller import Target, hold
 from .plan import Plan
@@ -51,7 +52,7 @@ class Glance:
     live: int
     fresh_p50_s: float | None
     stalled: int  # live calls whose last frame was stalled
-    refused: int
+    refused: int  # calls, those that will be dialled again included
 
 
 @dataclass(slots=True)
@@ -136,12 +137,29 @@ class _Desk:
         await self._unless_stopped(self._clock.sleep_until(min(run.start + join, until)))
         while self._clock.now() < until and not self._stop.is_set():
             call = call or self._next_call()
-            await hold(call, self._target, self._clock, until, self._stop)
+            await self._hold(call, until)
             again = self._clock.now() + _REDIAL_S.get(call.fate, _REDIAL_FAILED_S)
             if plan.call_length is None or not plan.redial or again > until - _LEAST_S:
                 return
             await self._unless_stopped(self._clock.sleep_until(again))
             call = None
+
+    async def _hold(self, call: Call, until: float) -> None:
+        """Dial a call until it is let in, has been refused often enough, or has no time left."""
+        call.dialled = self._clock.now()
+        while True:
+            before = len(call.refusals)
+            await hold(call, self._target, self._clock, until, self._stop)
+            if len(call.refusals) == before or before >= self._plan.redials:
+                break
+            wait_s = redial_wait(self._plan.seed, call.number, before + 1, call.refusals[-1].retry_after_s)
+            again = self._clock.now() + wait_s
+            if again > until - _LEAST_S or self._stop.is_set():
+                break
+            call.fate = "waiting"
+            await self._unless_stopped(self._clock.sleep_until(again))
+        if call.fate == "waiting" and call.refusals:  # the run was ended before it was let in
+            call.fate = "refused"
 
     def _next_call(self) -> Call:
         number, plan = len(self._run.calls), self._plan
@@ -191,7 +209,10 @@ class _Desk:
             live=len(live),
             fresh_p50_s=median(fresh) if fresh else None,
             stalled=sum(call.number in self._last and self._last[call.number].stalled for call in live),
-            refused=sum(call.fate == "refused" for call in self._run.calls),
+            refused=sum(
+                call.fate == "refused" or (call.fate == "waiting" and bool(call.refusals))
+                for call in self._run.calls
+            ),
         )
 
 

@@ -32,6 +32,7 @@ class TurnedAway:
     """The server answered and said no, with its machine-readable reason."""
 
     reason: str
+    retry_after_s: float | None = None  # when to come again; None: it does not say
 
 
 def endpoint(url: str, protocol: str = "auto") -> str:
@@ -79,7 +80,7 @@ async def dial(address: str, api_key: str = "") -> ClientConnection | TurnedAway
 
 def _answer(address: str, error: InvalidStatus) -> TurnedAway:
     """503 and 429 are a server's no; any other status says that this is no place to call."""
-    status = error.response.status_code
+    status, again = error.response.status_code, _seconds(error.response.headers.get("Retry-After"))
     if status not in (429, 503):
         place = error.response.headers.get("Location")
         elsewhere = f"call {without_login(place)!r} if that is meant" if place else "check the path"
@@ -89,9 +90,14 @@ def _answer(address: str, error: InvalidStatus) -> TurnedAway:
             f"{cure}"
         ) from None
     try:
-        return TurnedAway(msgspec.json.decode(error.response.body or b"", type=Refusal).error.code)
+        return TurnedAway(msgspec.json.decode(error.response.body or b"", type=Refusal).error.code, again)
     except msgspec.DecodeError:
-        return TurnedAway(f"http_{status}")
+        return TurnedAway(f"http_{status}", again)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """A Retry-After in seconds; one that gives a date, as it may, needs a clock that both sides share."""
+    return float(retry_after) if retry_after and retry_after.isdecimal() and len(retry_after) < 10 else None
 
 
 def _plain(error: Exception) -> str:

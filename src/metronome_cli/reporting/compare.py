@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import FieldError
 from ..report import Report
-from .tables import NOTHING, Table, seconds, share, spread
+from .tables import NOTHING, Table, counted, seconds, share
 
 PICTURE = "comparison.png"
 Results = Mapping[str, Any]
@@ -56,7 +56,7 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _fresh(end: str) -> Callable[[Results], str]:
-    return lambda run: spread(run["freshness"] and run["freshness"][end])
+    return lambda run: counted(run["freshness"] and run["freshness"][end])
 
 
 def _verdict(run: Results) -> str:
@@ -74,18 +74,19 @@ _FIGURES: tuple[tuple[str, Callable[[Results], str]], ...] = (
     ("server", lambda run: str(run["offered"]["url"])),
     ("calls opened", lambda run: str(run["calls"]["opened"])),
     ("calls refused", lambda run: str(sum(run["calls"]["refused"].values()))),
+    ("dialled again", lambda run: str(run["calls"].get("redials", 0))),
     ("calls cut off", lambda run: str(run["calls"]["cut_off"])),
     ("length (s)", lambda run: seconds(run["elapsed_s"], 1)),
     ("frame (s)", lambda run: seconds(run["frame_s"])),
     ("freshness, first token p50 / p90 / p99 (s)", _fresh("first_s")),
     ("freshness, last token p50 / p90 / p99 (s)", _fresh("last_s")),
     ("slope (s per minute, 95 %)", _slope),
-    ("first token after speech p50 / p90 / p99 (s)", lambda run: spread(run["after_speech_s"])),
+    ("after speech p50 / p90 / p99 (s)", lambda run: counted(run["after_speech_s"])),
     ("cadence", lambda run: share(run["frames"]["cadence"])),
     ("frames stalled / empty", lambda run: f"{run['frames']['stalled']} / {run['frames']['empty']}"),
     ("beats skipped", lambda run: str(run["skipped_beats"])),
     ("moment of silence (s)", lambda run: seconds(run["silence_at_s"], 1)),
     ("words misheard", lambda run: share((run.get("wer") or {}).get("wer"))),
-    ("our own packet lag p99 (s)", lambda run: spread(run["client"]["lag_s"], ("p99",))),
+    ("our own packet lag p99 (s)", lambda run: counted(run["client"]["lag_s"], ("p99",))),
     ("our own CPU share", lambda run: share(run["client"]["cpu_share"])),
 )

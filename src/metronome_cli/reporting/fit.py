@@ -19,16 +19,31 @@ if TYPE_CHECKING:
 Results = Mapping[str, Any]
 PICTURE = "fit.png"
 _MOST_PANELS = 12
+# The two moments are beats to minutes apart, and a reader may hold one against the other.
+_FULL = "99.5 % of the blocks are held, or a call found none; silent (demo, load) is when all calls stall"
+
+_BOUND = {True: "yes", False: "no", None: "not told here: windows that still fill rise like this"}
 
 
 def fit_tables(results: Results) -> list[Table]:
-    """One fit in a column of facts; several as rows."""
+    """One fit in a column of facts; several as numbered rows under a list of their names, so that neither
+    names nor numbers are broken in a terminal of 80 columns. Scores stand in a table of their own."""
     fits = results["fits"]
     if len(fits) == 1:
-        return [Table("Collapse model", ("what", "figure"), tuple(_facts(fits[0])))]
-    columns = ("source", "full at (s)", "left (s)", "straight line (s)", "levels off at", "binds first")
-    rows = zip(_short([fit["source"] for fit in fits]), map(_row, fits), strict=True)
-    return [Table("Collapse model", columns, tuple((name, *row) for name, row in rows))]
+        return [Table(f"Collapse model of {fits[0]['source']}", ("what", "figure"), tuple(_facts(fits[0])))]
+    columns = ("", "full at (s)", "left (s)", "straight line (s)", "levels off at", "binds first")
+    numbers = [str(number) for number in range(1, len(fits) + 1)]
+    names = _short([fit["source"] for fit in fits])
+    rows = tuple((number, *_row(fit)) for number, fit in zip(numbers, fits, strict=True))
+    shown = [
+        Table("Fitted", ("", "source"), tuple(zip(numbers, names, strict=True))),
+        Table("Collapse model", columns, rows),
+    ]
+    if scored := [(n, fit["score"]) for n, fit in zip(numbers, fits, strict=True) if fit["score"]]:
+        what = tuple(name for name, _ in _score(scored[0][1]))
+        cells = tuple((number, *(cell for _, cell in _score(score))) for number, score in scored)
+        shown.append(Table("Forecasts beside what happened", ("", *what), cells))
+    return shown
 
 
 def draw_fit(path: Path, title: str, results: Results) -> None:
@@ -58,7 +73,6 @@ def draw_fit(path: Path, title: str, results: Results) -> None:
 def _facts(fit: Results) -> list[tuple[str, str]]:
     level = f"{100 * fit['level']:g} %"
     facts = [
-        ("source", fit["source"]),
         ("shape", fit["shape"]),
         (f"full at (s), {level} interval", _interval(fit["t_sat"])),
         ("left from the last sample (s)", seconds(fit["left_s"], 1)),
@@ -73,6 +87,10 @@ def _facts(fit: Results) -> list[tuple[str, str]]:
             ("share of a session, s(W)", share(plateau["per_session"], 3)),
             ("sessions that memory holds", _count(plateau["ceiling"])),
         ]
+    if fit["shape"] == "ramp":
+        facts.append(("full means", _FULL))
+    if fit["shape"] == "ramp" and fit["left_s"]:
+        facts.append(("calls have a bound", _BOUND[fit.get("bounded")]))
     if fit["collapse_probability"] is not None:
         name = f"calls of {fit['session_length_s']:g} s collapse, probability"
         facts.append((name, f"{fit['collapse_probability']:.2f}"))

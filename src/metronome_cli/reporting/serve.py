@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .tables import Table, seconds, share, spread
+from .tables import Table, counted, reasons, seconds, share, spread
 
 
 def serve_tables(results: Mapping[str, Any]) -> list[Table]:
@@ -17,17 +17,16 @@ def serve_tables(results: Mapping[str, Any]) -> list[Table]:
     if "ticks" not in results:
         return []
     fresh, frames, pool, tokens = (results[key] for key in ("freshness", "frames", "kv", "tokens"))
-    refused = ", ".join(f"{count} {reason}" for reason, count in results["refused"].items()) or "0"
     facts = [
         ("calls", str(results["calls"])),
-        ("calls refused", refused),
+        ("calls refused", reasons(results["refused"])),
         ("calls that were ever mute", str(results["mute_calls"])),
         ("beats kept / skipped", f"{results['ticks']} / {results['skipped_beats']}"),
         ("frame (s)", seconds(results["frame_s"])),
-        ("tick p50 / p90 / p99 (s)", spread(results["tick_s"])),
+        ("tick p50 / p90 / p99 (s)", counted(results["tick_s"])),
         ("tick begun late p50 / p90 / p99 (s)", spread(results["tick_late_s"], digits=4)),
-        ("freshness, first token p50 / p90 / p99 (s)", spread(fresh["first_s"])),
-        ("freshness, last token p50 / p90 / p99 (s)", spread(fresh["last_s"])),
+        ("freshness, first token p50 / p90 / p99 (s)", counted(fresh["first_s"])),
+        ("freshness, last token p50 / p90 / p99 (s)", counted(fresh["last_s"])),
         ("frames due / stalled / empty", f"{frames['due']} / {frames['stalled']} / {frames['empty']}"),
         ("tokens in / out", f"{tokens['in']} / {tokens['out']}"),
         ("pool at its fullest", f"{share(pool['most_leased'] / pool['total'])} of {pool['total']} blocks"),

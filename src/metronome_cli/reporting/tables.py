@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..stats import FEWEST_FOR_P99
+
 Results = Mapping[str, Any]
 NOTHING = "-"
+_BUCKET = ("frames", "first p50 / p99", "last p99", "stalled", "empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def load_tables(results: Results) -> list[Table]:
 def limits_table(results: Results) -> Table:
     """What had to hold, and what was measured."""
     rows = [
-        (item["name"], _value(item["limit"]), _value(item["measured"]), _verdict(item["held"]))
+        (item["name"], _value(item["limit"]), _measured(item), _verdict(item["held"]))
         for item in results["limits"]
     ]
     return Table("Limits", ("what", "limit", "measured", "held"), tuple(rows))
@@ -58,20 +61,19 @@ def facts_table(results: Results) -> Table:
 
 def _call_facts(results: Results) -> list[tuple[str, str]]:
     calls, offered, cancels = results["calls"], results["offered"], results.get("cancels")
-    refused = ", ".join(f"{count} {reason}" for reason, count in calls["refused"].items()) or "0"
-    facts = [("server", f"{offered['url']} ({results.get('protocol') or 'unknown'})")]
+    facts = [("server", str(offered["url"])), ("protocol", results.get("protocol") or "unknown")]
     facts.append(
         (
             "calls offered / opened / cut off",
             f"{calls.get('dialled', offered['sessions'])} / {calls['opened']} / {calls['cut_off']}",
         )
     )
-    facts.append(("calls refused", refused))
+    facts += _refusal_facts(calls)
     if calls.get("vanished"):
         facts.append(("calls that vanished", str(calls["vanished"])))
     if cancels and cancels["sent"]:
         went_on = f"{cancels['went_on'] or 'none'} went on"
-        after = f" for {spread(cancels['went_on_s'])} s" if cancels["went_on"] else ""
+        after = f" for {counted(cancels['went_on_s'])} s" if cancels["went_on"] else ""
         facts.append(("replies cancelled", f"{cancels['sent']}, {went_on}{after}"))
     if "speech_share" in results:
         facts.append(("speech, of the time of a call", share(results["speech_share"])))
@@ -82,13 +84,27 @@ def _call_facts(results: Results) -> list[tuple[str, str]]:
     ]
 
 
+def _refusal_facts(calls: Results) -> list[tuple[str, str]]:
+    """Calls that never got in, and what dialling again came to, where that was done."""
+    again = calls.get("retry_after_s")
+    facts = [("calls refused", reasons(calls["refused"]))]
+    if calls.get("refusals") and again is not None:
+        facts.append(("told to come again after, at most (s)", f"{again:g}"))
+    if calls.get("redials"):
+        facts.append(("dialled again / refusals met", f"{calls['redials']} / {reasons(calls['refusals'])}"))
+        late = calls["let_in_late_s"]
+        waited = f"{late['n']}, {seconds(late['p50'])} / {seconds(late['max'])}" if late else "0"
+        facts.append(("let in late, waited p50 / longest (s)", waited))
+    return facts
+
+
 def _frame_facts(results: Results) -> list[tuple[str, str]]:
     frames, client, fresh = results["frames"], results["client"], results["freshness"] or {}
     facts = [
-        ("freshness, first token p50 / p90 / p99 (s)", spread(fresh.get("first_s"))),
-        ("freshness, last token p50 / p90 / p99 (s)", spread(fresh.get("last_s"))),
-        ("slope of freshness against age (s per minute)", _slope(results.get("slope"))),
-        ("first token after speech p50 / p90 / p99 (s)", spread(results["after_speech_s"])),
+        ("freshness, first token p50 / p90 / p99 (s)", counted(fresh.get("first_s"))),
+        ("freshness, last token p50 / p90 / p99 (s)", counted(fresh.get("last_s"))),
+        ("slope against age, 95 % (s per minute)", _slope(results.get("slope"))),
+        ("after speech p50 / p90 / p99 (s)", counted(results["after_speech_s"])),
         (
             "cadence (frames delivered / due)",
             f"{share(frames['cadence'])} ({frames['delivered']} / {_value(frames['due'])})",
@@ -103,7 +119,7 @@ def _frame_facts(results: Results) -> list[tuple[str, str]]:
         facts.append(("words misheard (of words said)", f"{share(errors['wer'])} ({errors['words']})"))
     return [
         *facts,
-        ("our own packet lag p50 / p99 (s)", spread(client["lag_s"], ("p50", "p99"))),
+        ("our own packet lag p50 / p99 (s)", counted(client["lag_s"], ("p50", "p99"))),
         ("our own CPU share", share(client["cpu_share"])),
     ]
 
@@ -111,31 +127,31 @@ def _frame_facts(results: Results) -> list[tuple[str, str]]:
 def _slope(found: Mapping[str, float] | None) -> str:
     if not found:
         return NOTHING
-    return f"{found['s_per_min']:+.4f} (95 %: {found['low']:+.4f} to {found['high']:+.4f})"
+    return f"{found['s_per_min']:+.4f} ({found['low']:+.4f} to {found['high']:+.4f})"
 
 
 def buckets_table(results: Results) -> Table:
     """The run by elapsed time: a mean over everything would hide a collapse."""
     rows = [(_span(bucket), *_bucket(bucket)) for bucket in results["buckets"]]
-    columns = ("elapsed (s)", "frames", "first p50", "first p99", "last p99", "stalled", "empty", "pool")
-    return Table("By elapsed time", columns, tuple(rows))
+    return Table("By elapsed time (s)", ("elapsed", *_BUCKET, "pool"), tuple(rows))
 
 
 def ages_table(results: Results) -> Table:
     """The run by the age of its calls: with calls coming and going, elapsed time mixes old and young."""
     rows = [(_span(bucket), str(bucket["sessions"]), *_bucket(bucket)[:-1]) for bucket in results["ages"]]
-    columns = ("age (s)", "calls", "frames", "first p50", "first p99", "last p99", "stalled", "empty")
-    return Table("By session age", columns, tuple(rows))
+    return Table("By session age (s)", ("age", "calls", *_BUCKET), tuple(rows))
 
 
 def points_table(results: Results) -> Table:
     """A search for the largest N: every N that was tried. Without ticks, the time after speech is shown."""
     ticks = any(point["last_s"] for point in results["points"])
     shown = (("first", "first_s"), ("last", "last_s")) if ticks else (("after speech", "after_speech_s"),)
+    judged = shown[-1][1]
     rows = [
         (
             f"{point['n']}",
             "yes" if point["held"] else "no",
+            _count(point[judged]),
             *(spread(point[key], ("p50", "p99")) for _, key in shown),
             share(point["cadence"]),
             share(point["cpu_share"], digits=0),
@@ -143,7 +159,15 @@ def points_table(results: Results) -> Table:
         )
         for point in results["points"]
     ]
-    columns = ("N", "holds", *(f"{name} p50 / p99" for name, _ in shown), "cadence", "our CPU", "why not")
+    columns = (
+        "N",
+        "holds",
+        "frames" if ticks else "turns",
+        *(f"{name} p50 / p99" for name, _ in shown),
+        "cadence",
+        "our CPU",
+        "why not",
+    )
     within = f" within {seconds(results['budget_s'])} s" if results["budget_s"] else ""
     return Table(f"Calls{within}", columns, tuple(rows))
 
@@ -188,8 +212,31 @@ def share(value: float | None, digits: int = 1, sign: str = "") -> str:
 def spread(
     cuts: Mapping[str, float] | None, keys: Sequence[str] = ("p50", "p90", "p99"), digits: int = 3
 ) -> str:
-    """Percentiles in one cell, or a dash."""
-    return " / ".join(seconds(cuts[key], digits) for key in keys) if cuts else NOTHING
+    """Percentiles in one cell, or a dash. In place of a p99 of too few values stands the largest of them."""
+    return " / ".join(_cut(cuts, key, digits) for key in keys) if cuts else NOTHING
+
+
+def counted(
+    cuts: Mapping[str, float] | None, keys: Sequence[str] = ("p50", "p90", "p99"), digits: int = 3
+) -> str:
+    """`spread`, and how many values that is of."""
+    told = spread(cuts, keys, digits)
+    return f"{told}, n {_count(cuts)}" if cuts and "n" in cuts else told
+
+
+def reasons(counts: Mapping[str, int]) -> str:
+    """How many of what, or 0."""
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "0"
+
+
+def _cut(cuts: Mapping[str, float], key: str, digits: int) -> str:
+    if key != "p99" or cuts.get("n", FEWEST_FOR_P99) >= FEWEST_FOR_P99:
+        return seconds(cuts[key], digits)
+    return f"max {seconds(cuts['max'], digits)}" if "max" in cuts else NOTHING
+
+
+def _count(cuts: Mapping[str, float] | None) -> str:
+    return f"{cuts['n']:.0f}" if cuts and "n" in cuts else NOTHING
 
 
 def _span(bucket: Results) -> str:
@@ -198,9 +245,9 @@ def _span(bucket: Results) -> str:
 
 def _bucket(bucket: Results) -> tuple[str, ...]:
     fresh = bucket["freshness"]
-    first, last = (fresh["first_s"], fresh["last_s"]) if fresh else ({}, {})
-    times = (seconds(first.get("p50")), seconds(first.get("p99")), seconds(last.get("p99")))
-    counts = (str(bucket["stalled"]), str(bucket["empty"]), share(bucket.get("occupancy")))
+    first, last = (fresh["first_s"], fresh["last_s"]) if fresh else (None, None)
+    times = (spread(first, ("p50", "p99")), spread(last, ("p99",)))
+    counts = (str(bucket["stalled"]), str(bucket["empty"]), share(bucket.get("occupancy"), digits=0))
     return (str(bucket["frames"]), *times, *counts)
 
 
@@ -209,6 +256,11 @@ def _arm_cells(bucket: Results) -> list[str]:
     stalled = bucket["stalled"] / bucket["frames"] if bucket["frames"] else None
     times = spread(first, ("p50", "p99"), digits=2)
     return [times, share(stalled, digits=0), share(bucket["occupancy"], digits=0)]
+
+
+def _measured(limit: Results) -> str:
+    few = limit.get("n", FEWEST_FOR_P99) < FEWEST_FOR_P99
+    return _value(limit["measured"]) + (f" (max of {limit['n']})" if few else "")
 
 
 def _verdict(held: bool | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -16,13 +17,20 @@ from ..clock import Clock
 from ..errors import FieldError
 from ..trace import FrameRecord, Header, TickRecord, write_line
 
+_CURE = "leave the folder where it is, with room on its disk, until the run is over"
+
 _log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Both files of a run folder; without a folder nothing is written. Close it when the run ends."""
+    """Both files of a run folder; without a folder nothing is written. Close it when the run ends.
 
-    def __init__(self, folder: Path | None, clock: Clock) -> None:
+    `failure` says why nothing is written any more, where that is not as it was meant.
+    """
+
+    def __init__(self, folder: Path | None, clock: Clock, failure: str = "") -> None:
+        self.failure = failure
+        self._folder = folder
         self._files: tuple[IO[bytes], IO[bytes]] | None = None
         if folder is not None:
             zero, wall = clock.now(), clock.wall()
@@ -45,13 +53,15 @@ class Recorder:
             if not os.fstat(trace_file.fileno()).st_nlink:
                 raise FileNotFoundError("the run folder was removed")
         except OSError as error:  # a full disk must not end the calls
-            _log.error("recording stops here: %s", error)
-            self._files = None
+            self.failure = f"recording in {self._folder} stopped: {error.strerror or error}; {_CURE}"
+            _log.error("%s", self.failure)
+            self.close()
 
     def close(self) -> None:
         """Close both files; what was recorded is in them."""
         for file in self._files or ():
-            file.close()
+            with suppress(OSError):  # what a full disk did not take was told of
+                file.close()
         self._files = None
 
 

@@ -85,7 +85,7 @@ def _recorder(setup: messages.Setup, clock: Clock) -> Recorder:
         if setup.must_record:
             raise
         _log.error("nothing is recorded: %s", error)
-        return Recorder(None, clock)
+        return Recorder(None, clock, f"nothing was recorded: {error}")
 
 
 def _report(socket: zmq.Socket[bytes], error: MetronomeError) -> None:

@@ -71,6 +71,7 @@ class Host:
         )
         self._engine = engine
         self._pulse = Pulse(profile)
+        self._recorder = recorder
         self._beat = Beat(engine, self._sessions, self, recorder, clock)
         self._ticker = Ticker(profile.beat.frame_s, clock.now() + profile.beat.frame_s)
         self._reap_due = clock.now() + self._limits.reaper_s
@@ -155,7 +156,8 @@ class Host:
 
     def _tell_all(self, tick: TickRecord) -> None:
         """Tell every gateway that lives of the tick as a whole."""
-        beat = self._pulse.close(tick, self._sessions, self._engine.usage())
+        room = self._engine.usage().room
+        beat = self._pulse.close(tick, len(self._sessions), room, self._recorder.failure)
         for gateway, heard in self._gateways.items():
             # What is sent to one that was stopped would wait for it in memory.
             if self._clock.now() - heard < _FORGOTTEN_S:
@@ -186,10 +188,14 @@ class Host:
     def _greet(self, gateway: bytes, protocol: int) -> None:
         if protocol == messages.PROTOCOL:
             self._gateways[gateway] = self._clock.now()
-            self._send(gateway, messages.Ready())
+            self._send(gateway, self._ready())
         else:
             both = f"the gateway speaks protocol {protocol}, the engine {messages.PROTOCOL}"
             self._send(gateway, messages.Failed(f"{both}: install one version of metronome-cli", 1))
+
+    def _ready(self) -> messages.Ready:
+        cap, room = self._sessions.cap, self._engine.usage().room
+        return messages.Ready(len(self._sessions), cap.calls, cap.reason, room, self._recorder.failure)
 
     def _open(self, gateway: bytes, request: int) -> None:
         answer = self._sessions.open(self._clock.now())

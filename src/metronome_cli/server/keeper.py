@@ -96,11 +96,11 @@ class EngineKeeper(EngineLink):
     def _works(self) -> list[Coroutine[Any, Any, None]]:
         return [*super()._works(), self._supervise()]
 
-    def _is_ready(self) -> None:
+    def _is_ready(self, told: messages.Ready) -> None:
         if self._ready.done():
             times = self.deaths
             _log.warning("the engine process is back after %d death(s); calls are taken again", times)
-        super()._is_ready()
+        super()._is_ready(told)
         self._ready_at = self._clock.now()
 
     def _has_failed(self, text: str, exit_code: int) -> None:

@@ -155,7 +155,7 @@ class EngineLink:
             return  # what was still on its way when the engine died
         match message:
             case messages.Ready():
-                self._is_ready()
+                self._is_ready(message)
             case messages.Failed(text, exit_code):
                 self._has_failed(text, exit_code)
             case messages.Opened(request, session):
@@ -171,12 +171,13 @@ class EngineLink:
                 if caller := self._callers.get(message.session):
                     caller.heed(message)
 
-    def _is_ready(self) -> None:
+    def _is_ready(self, told: messages.Ready) -> None:
         self._engine_state = "ok"
+        self.metrics.engine_ready(told)
         if not self._ready.done():
             self._ready.set_result(None)
         else:
-            self.metrics.engine_restarted()
+            self.metrics.engine_restarts += 1
 
     def _has_failed(self, text: str, exit_code: int) -> None:
         """Who started the process says so, and hears of its death in a moment."""

@@ -17,7 +17,7 @@ from ..frame import SessionId
 from ..trace import TickRecord
 from ..wire import TickEvent
 
-PROTOCOL = 5  # raised whenever a message below changes
+PROTOCOL = 6  # raised whenever a message below changes
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -122,7 +122,13 @@ class Stop(_Message, frozen=True):
 
 
 class Ready(_Message, frozen=True):
-    """Answers Hello once the model is loaded."""
+    """Answers Hello once the model is loaded. Who may join is said here for the time before the next Beat."""
+
+    sessions: int  # live now, in all gateways
+    cap: int  # most sessions at this moment,
+    cap_reason: str  # and what binds it
+    room: int | None  # as in Beat
+    unrecorded: str  # as in Beat
 
 
 class Failed(_Message, frozen=True):
@@ -151,11 +157,12 @@ class Beat(_Message, frozen=True):
     tick: TickRecord
     speaking: int  # frames in which the session was to speak
     sessions: int  # live now, in all gateways
-    free_calls: int  # that would still be let in on the profile's own terms
+    room: int | None  # calls of the profile's own terms that the pool can still promise; None: unbounded
     mute: int  # sessions that are spoken to and say nothing
     fell_mute: int  # of them, for the first time
     firsts: list[float]  # seconds from the tick's due time to the first token of each frame that has one
     lasts: list[float]  # the same to its last token
+    unrecorded: str = ""  # why nothing is written down any more
 
 
 class Word(_Message, frozen=True):

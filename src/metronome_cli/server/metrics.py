@@ -11,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from ..profile import Profile
-from .messages import Beat
+from .messages import Beat, Ready
 
 # Shares of the frame's period at which histograms are cut: closest where an answer is just in time.
 BUDGET_CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.1, 1.25, 1.5, 2, 4, 8)
@@ -67,9 +68,25 @@ class Spread:
         return later
 
     def percentiles(self) -> dict[str, float] | None:
-        """{"p50": ..., "p90": ..., "p99": ...}, or None without values."""
+        """{"p50": ..., "p90": ..., "p99": ..., "n": how many values}, or None without values."""
         found = {f"p{point}": self.quantile(point / 100) for point in _POINTS}
-        return {name: value for name, value in found.items() if value is not None} or None
+        known = {name: value for name, value in found.items() if value is not None}
+        return {**known, "n": self.total} if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Who is in and who may join, as the engine last told."""
+
+    live: int
+    cap: int  # most calls at a time,
+    reason: str  # and what binds that
+    room: int | None  # calls that the pool can still promise; None: unbounded
+
+    def free(self, since: int) -> int:
+        """Calls that would be let in, when `since` more are live than the engine told."""
+        left = self.cap - self.live - since
+        return max(0, left if self.room is None else min(left, self.room - since))
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -124,12 +141,15 @@ class Metrics:
         self.first_s = Spread.around(frame_s, BUDGET_CUTS)
         self.last_s = Spread.around(frame_s, BUDGET_CUTS)
         self.latest: Beat | None = None
+        self.unrecorded = ""  # why nothing is written down any more, once that was so
+        self._places = Places(0, 0, "starting", None)
         self._held = 0  # calls of this gateway when the latest beat came
 
     def beat(self, beat: Beat) -> None:
         """A tick is over."""
         tick = beat.tick
-        self.latest, self._held = beat, self.opened - self.closed
+        self.latest = beat
+        self._told(Places(beat.sessions, tick.cap, tick.cap_reason, beat.room), beat.unrecorded)
         self.ticks += 1
         self.skipped += tick.skipped
         self.frames += tick.sessions
@@ -150,10 +170,10 @@ class Metrics:
             for value in values:
                 spread.add(value)
 
-    def engine_restarted(self) -> None:
-        """A new engine process, with an empty pool, has taken the place of one that died."""
-        self.engine_restarts += 1
-        self.latest, self._held = None, self.opened - self.closed
+    def engine_ready(self, told: Ready) -> None:
+        """An engine process takes calls, and has not kept a beat yet."""
+        self.latest = None
+        self._told(Places(told.sessions, told.cap, told.cap_reason, told.room), told.unrecorded)
 
     def gateway_lost(self, number: int) -> None:
         """Another gateway is dead: what it counted stays counted, and its calls are the engine's to end."""
@@ -176,20 +196,17 @@ class Metrics:
     @property
     def live(self) -> int:
         """Sessions of the engine, those opened and closed since the latest beat included."""
-        return max(0, (self.latest.sessions if self.latest else 0) + self.whole.since)
+        return max(0, self._places.live + self.whole.since)
 
     @property
     def cap(self) -> tuple[int, str]:
-        """Most calls at a time and what binds that, as far as the engine's latest beat tells."""
-        if self.latest is None:
-            return self.profile.admission.max_sessions, "max_sessions"
-        return self.latest.tick.cap, self.latest.tick.cap_reason
+        """Most calls at a time and what binds that, as the engine last told."""
+        return self._places.cap, self._places.reason
 
     @property
     def free(self) -> int:
-        """Calls that would be let in now, as far as the engine's latest beat tells."""
-        most = self.profile.admission.max_sessions
-        return min(most, max(0, (self.latest.free_calls if self.latest else most) - self.whole.since))
+        """Calls that would be let in now: places below the cap, as far as the pool has room for them."""
+        return self._places.free(self.whole.since)
 
     def summary(self) -> dict[str, Any]:
         """A whole run in a report's `results`; percentiles are read off the histograms."""
@@ -211,6 +228,10 @@ class Metrics:
             "engine_restarts": self.engine_restarts,
             "gateways_lost": self.gateways_lost,
         }
+
+    def _told(self, places: Places, unrecorded: str) -> None:
+        self._places, self._held = places, self.opened - self.closed
+        self.unrecorded = self.unrecorded or unrecorded
 
     def _since_beat(self) -> int:
         return self.opened - self.closed - self._held

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from ..frame import KvUsage
 from ..profile import Profile
-from ..runtime.sessions import Session, Sessions
+from ..runtime.sessions import Session
 from ..trace import FrameRecord, TickRecord
 from .messages import Beat
 
@@ -38,19 +37,18 @@ class Pulse:
             self._lasts.append(frame.last - frame.due)
         self._watch(session, frame)
 
-    def close(self, tick: TickRecord, sessions: Sessions, usage: KvUsage) -> Beat:
-        """The tick is over; the next one begins empty."""
-        live = len(sessions)
-        left = max(0, sessions.cap.calls - live)
+    def close(self, tick: TickRecord, live: int, room: int | None, unrecorded: str = "") -> Beat:
+        """The tick is over; the next one begins empty. For `room` and `unrecorded` see messages.Beat."""
         beat = Beat(
             tick,
             speaking=self._speaking,
             sessions=live,
-            free_calls=left if usage.room is None else min(left, usage.room),
+            room=room,
             mute=self._mute,
             fell_mute=self._fell_mute,
             firsts=self._firsts,
             lasts=self._lasts,
+            unrecorded=unrecorded,
         )
         self._begin()
         return beat
