@@ -12,19 +12,30 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from .errors import ProfileError
 from .window import Policy, Positions, Recycle, Unbounded, Window, most_blocks
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
-Seconds = Annotated[float, Field(gt=0)]
-PerSecond = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0.001, le=1e8)]  # a millisecond to three years
+PerSecond = Annotated[float, Field(ge=0.001, le=1e9)]
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
 
 
-class _Section(BaseModel):
+class _Checked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class _Section(_Checked):
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: object) -> object:
+        """true would pass for 1 wherever a number may stand; no field is a truth."""
+        if isinstance(value, bool):
+            raise PydanticCustomError("truth", "use a number or a text, not true or false")
+        return value
 
 
 class ModelSection(_Section):
@@ -73,7 +84,9 @@ class AdmissionSection(_Section):
 
     admit: Literal["fixed", "aimd", "gradient", "forecast"] = "fixed"
     max_sessions: Count = 8  # the cap is never above it; fixed: it is the cap
-    target_share: Annotated[float, Field(gt=0, le=1)] = 0.8  # of frame_s, in which the last token is to come
+    target_share: Annotated[float, Field(ge=0.01, le=1)] = (
+        0.8  # of frame_s, in which the last token is to come
+    )
     percentile: Annotated[float, Field(ge=50, lt=100)] = 95.0  # of ticks that keep the target
     window_ticks: Annotated[int, Field(ge=1, le=200)] = 20  # that are looked at
     horizon_s: Seconds = 300.0  # forecast: how long a call is expected to last
@@ -117,7 +130,7 @@ class Terms(_Section):
 OWN = Terms()  # a session that asks for nothing
 
 
-class Profile(_Section):
+class Profile(_Checked):
     """One set-up, checked. Build it with `load_profile`; its errors name field, value and cure."""
 
     name: str

@@ -8,7 +8,7 @@ All times are monotonic seconds of one machine; the header ties them to wall tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -91,9 +91,16 @@ def read_header(path: Path) -> Header:
     """The header of a trace file. FieldError when it is no such file, or one of a later version."""
     try:
         with path.open("rb") as file:
-            header = msgspec.json.decode(file.readline(), type=Header)
+            line = file.readline()
     except OSError as error:
         raise FieldError("trace", str(path), f"give a trace file that can be read ({error})") from None
+    return header_in(line, path)
+
+
+def header_in(line: bytes, path: Path) -> Header:
+    """The header in the first line of the trace file `path`. Errors as of `read_header`."""
+    try:
+        header = msgspec.json.decode(line, type=Header)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FieldError(f"{path} line 1", "", f"expected a trace header: {error}") from None
     if header.version > VERSION:
@@ -106,15 +113,20 @@ def read_header(path: Path) -> Header:
 def read_records(path: Path, kind: type[Record]) -> Iterator[Record]:
     """All records of `kind` in a file, in order; a cut last line (a killed run) is left out."""
     read_header(path)
-    decoder = msgspec.json.Decoder(kind)
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if number == 1 or not line.endswith(b"\n"):
-                continue
-            try:
-                yield decoder.decode(line)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise FieldError(f"{path} line {number}", line[:60], str(error)) from None
+        yield from records_in(file, path, kind)
+
+
+def records_in(lines: Iterable[bytes], path: Path, kind: type[Record]) -> Iterator[Record]:
+    """The same from the lines of the file `path`, of which the first is its header."""
+    decoder = msgspec.json.Decoder(kind)
+    for number, line in enumerate(lines, 1):
+        if number == 1 or not line.endswith(b"\n"):
+            continue
+        try:
+            yield decoder.decode(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise FieldError(f"{path} line {number}", line[:60], str(error)) from None
 
 
 def schemas() -> dict[str, object]:

@@ -22,6 +22,7 @@ class Reference:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.layers, self.eps = int(config.num_hidden_layers), float(config.rms_norm_eps)
         self.size = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.top = int(getattr(config, "num_experts_per_tok", 0))
         exponent = torch.arange(0, self.size, 2, dtype=torch.float64) / self.size
         self.inverse: Tensor = torch.pow(float(config.rope_parameters["rope_theta"]), -exponent)
 
@@ -81,9 +82,20 @@ class Reference:
         prefix = f"model.layers.{number}."
         x = x + mixed @ self.w[prefix + "self_attn.o_proj.weight"].T
         normed = self.norm(x, prefix + "post_attention_layernorm.weight")
+        if prefix + "mlp.gate.weight" in self.w:
+            return x + torch.stack([self.mixture(token, prefix + "mlp.") for token in normed])
         gate = normed @ self.w[prefix + "mlp.gate_proj.weight"].T
         up = normed @ self.w[prefix + "mlp.up_proj.weight"].T
         return x + (gate * gate.sigmoid() * up) @ self.w[prefix + "mlp.down_proj.weight"].T
+
+    def mixture(self, token: Tensor, prefix: str) -> Tensor:
+        """What one token's experts answer, by their shares of the chosen."""
+        shares, experts = (self.w[prefix + "gate.weight"] @ token).softmax(0).topk(self.top)
+        answers = []
+        for expert in experts.tolist():
+            gate, up = (self.w[prefix + "experts.gate_up_proj"][expert] @ token).chunk(2)
+            answers.append(self.w[prefix + "experts.down_proj"][expert] @ (gate * gate.sigmoid() * up))
+        return (shares / shares.sum()) @ torch.stack(answers)
 
     def head(self, x: Tensor) -> Tensor:
         name = "lm_head.weight" if "lm_head.weight" in self.w else "model.embed_tokens.weight"

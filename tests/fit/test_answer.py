@@ -46,13 +46,19 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Tell:
 
 
 def test_a_ramp_is_told_with_its_interval_and_what_is_left(tell: Tell) -> None:
-    found = tell(RAMP, Source(series()))
+    found = tell(replace(RAMP, bounded=False), Source(series()))
     assert (
         found.told["verdict"] == "The pool will be full at 145 s (143 to 149), 62.0 s from the last sample."
     )
     assert found.left_s == 62.0
     assert list(found.told)[:2] == ["t_sat", "rho0"]
     assert json.loads(json.dumps(found.told)) == found.told
+
+
+def test_where_nothing_tells_of_a_bound_the_forecast_is_for_calls_without_one(tell: Tell) -> None:
+    found = tell(RAMP, Source(series()))
+    assert found.told["bounded"] is None
+    assert found.told["verdict"].startswith("If calls have no bound, the pool will be full at 145 s (143 to")
 
 
 def test_an_interval_without_an_end_is_null_and_no_bound(tell: Tell) -> None:

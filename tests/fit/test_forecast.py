@@ -196,6 +196,47 @@ def test_of_a_pool_that_was_full_it_is_known(length: float, told: float) -> None
     assert forecast(published("unbounded"), session_length=length).collapse_probability == told
 
 
+def filling_windows(rows: int = 7, promised: float | None = 0.5) -> Series:
+    """Beats of a windowed server with four calls, before their windows are full."""
+    n = np.arange(float(rows))
+    bound = None if promised is None else np.full(rows, promised)
+    return Series.checked(2.0 * n, 0.01 + 0.03 * n, np.full(rows, 4.0)).promising(bound)
+
+
+def test_windows_that_fill_end_at_what_was_promised() -> None:
+    of = forecast(filling_windows(), session_length=3600.0)
+    assert (of.shape, of.t_sat, of.collapse_probability) == ("plateau", None, None)
+    assert of.plateau is not None
+    assert of.plateau.level == Interval(0.5, pytest.approx(0.19), 0.5)  # type: ignore[arg-type]
+    assert of.plateau.per_session == pytest.approx(0.125)
+    assert of.plateau.ceiling == 7  # (1 - 0.01) / 0.125
+    assert of.fill_rate == pytest.approx(0.015)
+    assert of.notes[-1] == "windows still fill: calls hold 19.0% of the pool, and were promised 50.0% at most"
+    assert of.at(12.0) == pytest.approx(0.19, abs=0.01)
+    assert of.at(1000.0) == 0.5
+
+
+def test_calls_that_hold_more_than_was_promised_still_fill_the_pool() -> None:
+    of = forecast(filling_windows(20, promised=0.1))
+    assert (of.shape, of.bounded) == ("ramp", False)
+
+
+@pytest.mark.parametrize(("promised", "bounded"), [(None, None), (0.0, False), (0.9, True)])
+def test_whether_calls_have_a_bound_is_told_where_promises_are(
+    promised: float | None, bounded: bool | None
+) -> None:
+    assert forecast(filling_windows(20, promised)).bounded is bounded
+
+
+def test_sessions_that_are_all_0_tell_no_rate_of_one() -> None:
+    for end in (0.3, 1.0):
+        t = np.arange(60.0)
+        of = forecast(Series.checked(t, np.minimum(0.01 * t, end), np.zeros(60)))
+        assert of.rate_per_session is None
+        assert of.plateau is None or (of.plateau.per_session, of.plateau.ceiling) == (None, None)
+        assert "no rate of one session told" in of.notes[0]
+
+
 def test_a_plateau_has_no_probability() -> None:
     assert forecast(published("windowed"), session_length=3600.0).collapse_probability is None
 

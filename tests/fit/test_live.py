@@ -9,7 +9,8 @@ import pytest
 
 from metronome_cli.clock import VirtualClock
 from metronome_cli.errors import FieldError, ProfileError, TargetUnreachable
-from metronome_cli.fit.live import MOST_BYTES, Course, Page
+from metronome_cli.fit.fetch import MOST_BYTES
+from metronome_cli.fit.live import Course, Page
 from tests.pages import Page as Served
 from tests.pages import recorded, serving
 
@@ -161,13 +162,3 @@ def test_an_address_that_cannot_be_read_is_refused_without_its_secrets(url: str,
 def test_the_page_of_a_bare_address_is_metrics() -> None:
     with serving(filling(1)) as url:
         assert Page(url.removesuffix("/metrics"), VirtualClock()).read().occupancy == pytest.approx(0.1)
-
-
-def test_a_page_that_trickles_in_is_not_waited_for_for_ever() -> None:
-    class Slow(VirtualClock):
-        def now(self) -> float:
-            self.advance(6.0)
-            return super().now()
-
-    with serving([b"# slow\n" * 30_000]) as url, pytest.raises(TargetUnreachable, match="more than 10 s"):
-        Page(url, Slow()).read()

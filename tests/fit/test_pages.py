@@ -27,12 +27,9 @@ def ours(beats: int = 1, restarts: int = 0) -> str:
     metrics.engine_restarts = restarts
     for number in range(beats):
         due = 2.0 * number
-        tick = TickRecord(
-            tick=number, due=due, start=due, done=due + 0.25, sessions=2, kv_leased=20, kv_total=80
-        )
-        metrics.beat(
-            Beat(tick, sessions=2, free_calls=1, speaking=0, mute=0, fell_mute=0, firsts=[], lasts=[])
-        )
+        tick = TickRecord(tick=number, due=due, start=due, done=due + 0.25, sessions=2, kv_total=80)
+        tick.kv_leased, tick.kv_reserved = 20, 40
+        metrics.beat(Beat(tick, sessions=2, room=None, speaking=0, mute=0, fell_mute=0, firsts=[], lasts=[]))
     return Exposition(metrics, lambda: True).page("")[0].decode()
 
 
@@ -40,6 +37,7 @@ def test_our_own_page_tells_pool_sessions_and_beats() -> None:
     found = reading(ours(beats=4), URL)
     assert (found.occupancy, found.sessions, found.stalled, found.pool) == (0.25, 2.0, None, 80)
     assert found.beat == (1.0, 4.0, 2.0)
+    assert found.promised == 0.5
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,7 @@ def test_the_pages_of_vllm_and_sglang_tell_pool_and_requests(
 ) -> None:
     found = reading(recorded(name), URL)
     assert (found.occupancy, found.sessions, found.stalled) == (occupancy, running, 0)
-    assert (found.pool, found.beat) == (None, None)
+    assert (found.pool, found.promised, found.beat) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,65 @@ def test_a_pool_that_fills_much_slower_is_carried_on_from_there() -> None:
 @pytest.mark.parametrize(
     ("rho", "said"),
     [
-        (np.full(60, 0.4), "a.csv: kv_occupancy = 0.4: does not rise"),
-        (0.9 - 0.005 * T, "does not rise"),
+        (np.full(60, 0.4), "a.csv: kv_occupancy = 0.4: does not rise: give a trace in which the pool fills"),
+        (0.9 - 0.005 * T, "does not rise: give a trace in which the pool fills"),
         (0.4 + 0.003 * (np.arange(60) % 3), "does not rise"),
-        (np.where(T < 112.0, 0.0, 0.05 * (T - 110.0)), "rises in 4 rows only: give 5 or more of them"),
-        (np.full(60, 1.0), "does not rise"),
+        (np.where(T < 112.0, 0.0, 0.05 * (T - 110.0)), "rises in 4 rows only: give 10 or more of them, t"),
+        (np.clip(0.25 * (T - 112.0), 0.0, 1.0), "rises in 1 rows only: give 5 or more of them$"),
+        (np.full(60, 1.0), "is full from the first row on: give a trace that begins before the pool fills"),
+        (np.maximum(1.0 - 0.01 * T, 0.3), "is full from the first row on"),
+        (
+            0.4 - 0.005 * np.abs(T - 40.0),
+            r"rose to 0\.4 by 40\.0 s and fell again: .* ask --at a share below",
+        ),
+        (np.where(T < 100.0, 0.01 * np.minimum(T, 40.0), 0.003), "rose to 0.4 by 40.0 s and fell again"),
     ],
 )
 def test_what_is_no_rise_is_refused(rho: np.ndarray, said: str) -> None:
     with pytest.raises(FieldError, match=said):
         find_rise(Series.checked(T, rho, name="a.csv"))
+
+
+def windows_that_fill(rows: int, promised: float | None = None) -> Series:
+    """What 7 beats of a windowed server look like: a straight line."""
+    n = np.arange(float(rows))
+    bound = None if promised is None else np.full(rows, promised)
+    return Series.checked(2.0 * n, 0.01 + 0.03 * n, np.full(rows, 4.0)).promising(bound)
+
+
+@pytest.mark.parametrize("rows", [7, 9])
+def test_so_few_rows_tell_no_ramp_from_a_plateau(rows: int) -> None:
+    with pytest.raises(FieldError, match=f"rises in {rows - 1} rows only: give 10 or more of them, to tell"):
+        find_rise(windows_that_fill(rows))
+    assert find_rise(windows_that_fill(11)).shape == "ramp"
+
+
+def test_few_rows_do_where_the_end_is_known() -> None:
+    assert find_rise(windows_that_fill(7, promised=0.5)).shape == "ramp"
+    assert find_rise(windows_that_fill(7, promised=0.0)).shape == "ramp"  # none of them has a bound
+    n = np.arange(7.0)
+    assert find_rise(Series.checked(n, 0.01 + 0.03 * n, stalled=np.maximum(n - 5.0, 0.0))).shape == "ramp"
+    assert find_rise(Series.checked(n, n / 6)).shape == "ramp"
+
+
+def test_a_pool_that_nobody_is_told_to_hold_has_no_calls() -> None:
+    rise = find_rise(Series.checked(T, 0.005 * T, np.zeros(60)))
+    assert rise.live_T is None
+    assert rise.notes == (
+        "sessions is 0 while the pool fills: it is left out, and no rate of one session told",
+    )
+
+
+@pytest.mark.parametrize("row", [20, 59])
+def test_a_lone_row_of_no_calls_is_as_its_neighbours(row: int) -> None:
+    live = np.full(60, 4.0)
+    live[row] = 0.0
+    rise = find_rise(Series.checked(T, 0.005 * T, live))
+    assert rise.live_T is not None
+    assert (rise.live_T == 4.0).all()
+
+
+def test_rows_a_hair_apart_are_one_row() -> None:
+    t = np.concatenate((np.arange(20) * 1e-300, T[1:]))
+    rho = np.concatenate((np.linspace(0.0, 0.01, 20), 0.01 + 0.005 * T[1:]))
+    assert len(find_rise(Series.checked(t, rho)).t_T) <= len(T)

@@ -41,6 +41,8 @@ def test_a_row_may_repeat() -> None:
         ({"occupancy": [0, 0.1, 0.2, math.nan, 1]}, "a.csv: kv_occupancy, row 4 = nan: give a finite number"),
         ({"t_s": [0, 1, 2, math.inf, 4]}, "a.csv: t_s, row 4 = inf: give a finite number"),
         ({"t_s": [0, 1, 2, 1.5, 4]}, "a.csv: t_s, row 4 = 1.5: time goes back"),
+        ({"t_s": [0, 1, 2, 3, 1e300]}, "a.csv: t_s, row 5 = 1e+300: give seconds, at most 10,000,000,000"),
+        ({"t_s": [1.7e12 + n for n in range(5)]}, "a.csv: t_s, row 1 = 1700000000000.0: give seconds"),
         ({"sessions": [1, 2]}, "a.csv: sessions = (2,): give one number for each of the 5 rows"),
         ({"sessions": [1, 2, 3, -1, 2]}, "a.csv: sessions, row 4 = -1.0: give 0 to 1,000,000,000 calls"),
         ({"stalled": [0, 0, 0, 0, math.nan]}, "a.csv: stalled, row 5 = nan: give a finite number"),
@@ -50,3 +52,16 @@ def test_a_row_may_repeat() -> None:
 def test_what_is_no_series_is_refused_by_row(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(FieldError, match=re.escape(said)):
         Series.checked(**GOOD | wrong, name="a.csv")
+
+
+@pytest.mark.parametrize(("promised", "bound"), [(None, None), (0.0, None), (0.3, None), (0.4, 0.4)])
+def test_calls_are_bounded_where_all_that_is_held_was_promised(
+    promised: float | None, bound: float | None
+) -> None:
+    of = None if promised is None else [promised] * 5
+    assert Series.checked(**GOOD).promising(of).bound == bound
+
+
+def test_more_than_the_pool_cannot_be_promised() -> None:
+    with pytest.raises(FieldError, match=r"a\.csv: kv_reserved, row 4 = 1\.5: give shares 0\.\.1"):
+        Series.checked(**GOOD, name="a.csv").promising([0.5, 0.5, 0.5, 1.5, 0.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from metronome_cli.errors import FieldError
-from metronome_cli.fit.sources import expand, read_trace
+from metronome_cli.fit.sources import expand, name_of, read_trace
 from metronome_cli.trace import FrameRecord, Header, TickRecord, write_line
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "unbounded_qwen3_omni_30b_n128.csv"
@@ -144,6 +145,8 @@ def rows(*changed: tuple[int, str]) -> str:
         (rows((2, "1,about 3")), "kv_occupancy, row 2 = 'about 3': expected a number"),
         (rows((2, "1")), "kv_occupancy, row 2 = '': expected a number"),
         (rows((2, "1,0.01,7")).replace("occupancy\n", "occupancy,sessions\n"), "sessions, row 1 = ''"),
+        ("t_s,kv_occupancy,x,t_s\n" + "0,0,0,0\n" * 9, "'t_s,kv_occupancy,x,t_s': give one column t_s"),
+        (rows((10, "1e300,0.1")), "t_s, row 10 = 1e.300: give seconds"),
     ],
 )
 def test_a_csv_that_cannot_be_fitted_is_refused_with_file_and_row(
@@ -159,6 +162,36 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
     with pytest.raises(FieldError, match=r"picture\.png.*trace\.jsonl or a CSV"):
         read_trace(tmp_path / "picture.png")
+
+
+def test_columns_that_are_not_read_may_have_one_name(tmp_path: Path) -> None:
+    text = "x,t_s,x,kv_occupancy\n" + "".join(f"1,{t},2,{t / 100}\n" for t in range(8))
+    [source] = read_trace(csv(tmp_path / "a.csv", text))
+    assert source.series.occupancy.tolist() == [t / 100 for t in range(8)]
+
+
+def test_what_calls_were_promised_is_told_by_the_server_and_not_by_its_callers(tmp_path: Path) -> None:
+    for told, promised in (
+        (ticks(kv_reserved=20, cap=8), [0.5] * 10),
+        (ticks(kv_reserved=0, cap=8), [0.0] * 10),  # unbounded calls
+        (ticks(), None),
+    ):
+        [source] = read_trace(trace(tmp_path / "trace.jsonl", told))
+        found = source.series.promised
+        assert (None if found is None else found.tolist()) == promised
+
+
+# ---- Pipes ----
+
+
+@pytest.mark.parametrize("text", [rows(), None])
+def test_a_pipe_is_read_like_the_file_that_went_into_it(tmp_path: Path, text: str | None) -> None:
+    path = csv(tmp_path / "a", text) if text else trace(tmp_path / "a", ticks())
+    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as writer:  # noqa: S607
+        assert writer.stdout is not None
+        [piped] = read_trace(Path(f"/dev/fd/{writer.stdout.fileno()}"))
+    [source] = read_trace(path)
+    assert piped.series.occupancy.tolist() == source.series.occupancy.tolist()
 
 
 # ---- Names ----
@@ -183,6 +216,14 @@ def test_a_pattern_leaves_out_runs_that_recorded_no_trace(tmp_path: Path) -> Non
 def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "run[1].csv").touch()
     assert expand([str(tmp_path / "run[1].csv")]) == [tmp_path / "run[1].csv"]
+
+
+def test_a_run_is_named_after_what_was_read_and_no_pattern_stands_in_a_name(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("run/trace.jsonl", "ramp.csv"):
+        (tmp_path / name).touch()
+    named = [name_of([str(tmp_path / word)]) for word in ("run", "run/trace.jsonl", "ramp.csv", "*-load-*")]
+    assert named == ["run", "run", "ramp", "several"]
 
 
 @pytest.mark.parametrize("word", ["missing.csv", "*.csv"])

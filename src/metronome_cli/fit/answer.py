@@ -67,6 +67,7 @@ def _told(source: Source, of: Forecast, asked: Asked) -> dict[str, Any]:
         "rate_per_session": of.rate_per_session,
         "fill_rate": of.fill_rate,
         "shape": of.shape,
+        "bounded": of.bounded,
         "collapse_probability": of.collapse_probability,
         "session_length_s": asked.session_length,
         "plateau": None if of.plateau is None else asdict(of.plateau),
@@ -118,7 +119,8 @@ def _pool(told: dict[str, Any]) -> str:
     if told["t_sat"] is not None:
         low, high = (_seconds(told["t_sat"][end]) for end in ("low", "high"))
         at, left = _seconds(told["t_sat"]["estimate"]), _seconds(told["left_s"])
-        return f"The pool will be full at {at} s ({low} to {high}), {left} s from the last sample"
+        if_so = "The pool" if told["bounded"] is False else "If calls have no bound, the pool"
+        return f"{if_so} will be full at {at} s ({low} to {high}), {left} s from the last sample"
     level, ceiling = told["plateau"]["level"], told["plateau"]["ceiling"]
     holds = "" if ceiling is None else f"; it holds {ceiling} sessions"
     return (

@@ -21,6 +21,7 @@ from .ticks import Ticks
 
 FEWEST = 10  # ticks at one N, for that N to count as measured
 HELD_OUT = 0.1  # most error of a prediction for an N that was left out
+_LONGEST_S = 3600.0  # of a budget
 _LEVELS = 3  # such N: two for a line, and one that is held out
 _BLOCK = 5  # neighbouring ticks, which are not independent of each other, are drawn together
 _MOST_FITTED = 3000  # ticks; more are thinned by a seeded draw
@@ -41,8 +42,8 @@ class Asked:
     resamples: int = 200  # of the bootstrap behind the interval
 
     def __post_init__(self) -> None:
-        if self.budget_s is not None and not self.budget_s > 0:
-            raise ProfileError("budget", self.budget_s, "use more than 0 seconds")
+        if self.budget_s is not None and not 0 < self.budget_s <= _LONGEST_S:
+            raise ProfileError("budget", self.budget_s, f"use more than 0 seconds, at most {_LONGEST_S:g}")
         if not 0 <= self.margin < 1:
             raise ProfileError("margin", self.margin, "use a share, 0 to below 1")
 

@@ -77,7 +77,8 @@ def notes(answer: dict[str, Any], ticks: Ticks) -> list[str]:
         found.append(f"{answer['n']} is more than twice the {most} sessions that were measured")
     if answer["memory_sessions"] is None:
         found.append(
-            "no memory ceiling: the calls have no bound, or the pools differ; see fit collapse-model"
+            "no memory ceiling: the calls have no bound (see fit collapse-model), the pools differ, or the "
+            "traces are of a load, which is told no promise"
         )
     elif (share := ticks.blocks_T.sum() / ticks.reserved_T.sum()) < _FULL:
         found.append(

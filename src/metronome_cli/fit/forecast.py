@@ -11,7 +11,7 @@ middle and width were measured on simulated traces, by how full the pool was and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -56,6 +56,7 @@ class Forecast:
     last_s: float  # time of the last row used
     notes: tuple[str, ...] = ()
     curve: Growth | None = None
+    bounded: bool | None = None  # whether all that calls hold was promised; None where nothing tells
 
     def at(self, t_s: float) -> float:
         """Occupancy on the fitted curve, 0..1, which meets t_sat's estimate or the plateau's level."""
@@ -108,18 +109,24 @@ def forecast(
     first row, for collapse_probability = P(t_sat <= their end).
     Source: the paper's section "The model" (rho = rho0 + N r t), with a power for rates that drift.
 
-    FieldError for values out of range, fewer than 5 rows of a rise, and a pool that holds something but does
-    not rise: neither a moment nor a plateau follows from it. A pool that holds nothing is "empty".
+    A pool whose calls were promised all that they hold is a plateau before it levels off: at the promise.
+
+    FieldError for values out of range, too few rows of a rise, and a pool that holds something but does not
+    rise: neither a moment nor a plateau follows from it. A pool that holds nothing is "empty".
     """
     _check(until, level, session_length)
     seen = _seen(series, until)
     if len(seen) == 0 or seen.occupancy.max() <= LITTLE:
         last_s = float(seen.t_s[-1] if len(seen) else series.t_s[0])
         return Forecast("empty", None, 0.0, 0.0, None, None, None, None, len(seen), last_s)
-    of = find_rise(seen)
+    of, most = find_rise(seen), seen.bound
     if of.shape == "plateau":
-        return _level(seen, of, level)
-    return _ramp(seen, of, level, session_length)
+        found = _level(seen, of, plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level))
+    elif most is not None and full_at(seen) is None:
+        found = _promised(seen, of, most)
+    else:
+        found = _ramp(seen, of, level, session_length)
+    return found if seen.promised is None else replace(found, bounded=most is not None)
 
 
 def score(series: Series, of: Forecast) -> dict[str, Any]:
@@ -182,15 +189,29 @@ def _seen(series: Series, until: float | None) -> Series:
     rows = len(series)
     if until is not None and (series.occupancy >= until).any():
         rows = int(np.argmax(series.occupancy >= until))
-    live = None if series.sessions is None else series.sessions[:rows]
-    stalled = None if series.stalled is None else series.stalled[:rows]
-    return Series(series.t_s[:rows], series.occupancy[:rows], live, series.pool, stalled, series.name)
+    return replace(
+        series,
+        t_s=series.t_s[:rows],
+        occupancy=series.occupancy[:rows],
+        sessions=None if series.sessions is None else series.sessions[:rows],
+        stalled=None if series.stalled is None else series.stalled[:rows],
+        promised=None if series.promised is None else series.promised[:rows],
+    )
 
 
-def _level(seen: Series, of: Rise, level: float) -> Forecast:
+def _promised(seen: Series, of: Rise, most: float) -> Forecast:
+    """The plateau to come, where windows still fill: calls may hold `most` of the pool, and hold less."""
+    held = float(seen.occupancy[-1])
+    share = None if of.live_T is None else most / float(of.live_T[-1])
+    ceiling = None if share is None else int((1 - of.start.rho0) / share)
+    note = f"windows still fill: calls hold {held:.1%} of the pool, and were promised {most:.1%} at most"
+    found = Plateau(Interval(most, held, most), float(of.t_T[-1]), share, ceiling)
+    return _level(seen, replace(of, notes=(*of.notes, note)), found)
+
+
+def _level(seen: Series, of: Rise, found: Plateau) -> Forecast:
     """A plateau, after the ramp that led to it."""
-    found = plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level)
-    rate = early_slope(of.t_T, of.rho_T, found.level.estimate)
+    rate = early_slope(of.t_T, of.rho_T, min(found.level.estimate, float(of.rho_T.max())))
     length = float(of.t_T[-1]) - of.start.start_s
     curve = Growth(of.start.start_s, float(of.t_T[-1]), of.start.rho0, rate * length, 1.0, length)
     calls = None if of.live_T is None else float(np.median(of.live_T[of.t_T >= found.since_s]))

@@ -1,8 +1,8 @@
 """Series from a live server: its metrics page, read again and again.
 
-Knows:   HTTP, restarts of the server, and how long one that stays away is waited for.
-Ignores: what stands on a page (pages.py), what is fitted. Time is the reader's clock: a page's own timestamps
-         are not believed.
+Knows:   addresses, restarts of the server, and how long one that stays away is waited for.
+Ignores: HTTP (fetch.py), what stands on a page (pages.py), what is fitted. Time is the reader's clock: a
+         page's own timestamps are not believed.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import pairwise
 from urllib.parse import SplitResult, urlsplit
 
 from ..clock import Clock
 from ..errors import FieldError, ProfileError, TargetUnreachable
 from ..report import without_login
+from .fetch import fetch
 from .forecast import FULL
 from .limits import Beats
 from .pages import Reading, reading, went_back
 from .series import FEWEST, Series
 from .sources import Source
 
-MOST_BYTES = 4 * 2**20
-_TIMEOUT_S = 5.0  # for a byte; a whole page may take twice that
 _PATIENCE_S = 15.0  # a server that is started again may be away for so long
-_CHUNK = 2**16
 _SHORT_LIVES = 3
 _FREE = 0.9  # a pool that was full is free again below this share
 
@@ -43,35 +40,7 @@ class Page:
     def read(self) -> Reading:
         """Ask for the page. TargetUnreachable when none comes, or one without a pool that is known;
         FieldError when it is not clear which pool is meant, or its share is none."""
-        return reading(self._fetch(), self.url, self._engine)
-
-    def _fetch(self) -> str:
-        parts = self._parts
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        line = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
-        try:
-            query = f"?{parts.query}" if parts.query else ""
-            line.request("GET", (parts.path or "/metrics") + query, headers={"Accept": "text/plain"})
-            answer = line.getresponse()
-            if answer.status != 200:
-                raise TargetUnreachable(f"{self.url} answers {answer.status}: expected a metrics page")
-            return self._body(answer).decode()
-        except (OSError, HTTPException, UnicodeError) as error:
-            why = str(error) or type(error).__name__
-            raise TargetUnreachable(f"{self.url}: no metrics page ({why})") from None
-        finally:
-            line.close()
-
-    def _body(self, answer: HTTPResponse) -> bytes:
-        """The whole page, in bounded bytes and time."""
-        latest, body = self.clock.now() + 2 * _TIMEOUT_S, bytearray()
-        while piece := answer.read1(_CHUNK):
-            body += piece
-            if len(body) > MOST_BYTES:
-                raise TargetUnreachable(f"{self.url}: no metrics page (more than {MOST_BYTES >> 20} MiB)")
-            if self.clock.now() > latest:
-                raise TargetUnreachable(f"{self.url}: the page takes more than {2 * _TIMEOUT_S:g} s")
-        return bytes(body)
+        return reading(fetch(self._parts, self.url, self.clock), self.url, self._engine)
 
 
 class Course:
@@ -128,7 +97,8 @@ class Course:
             stalled=_all([found.stalled for found in readings]),
             name=self.page.url,
         )
-        return Source(series, _beats(readings), tuple(self.notes))
+        promised = _all([found.promised for found in readings])
+        return Source(series.promising(promised), _beats(readings), tuple(self.notes))
 
     def _come_free(self, at: float) -> None:
         """A pool that was full fills another time now: when it was full first is no forecast of that."""

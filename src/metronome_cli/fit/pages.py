@@ -35,11 +35,16 @@ class Kind:
     sessions: str
     waiting: str = ""
     pool: str = ""
+    promised: str = ""
 
 
 KINDS = (
     Kind(
-        "metronome", ("metronome_kv_occupancy_ratio",), "metronome_sessions", pool="metronome_kv_pool_blocks"
+        "metronome",
+        ("metronome_kv_occupancy_ratio",),
+        "metronome_sessions",
+        pool="metronome_kv_pool_blocks",
+        promised="metronome_kv_reserved_blocks",
     ),
     Kind(
         "vllm",
@@ -78,6 +83,7 @@ class Reading:
     sessions: float | None
     stalled: float | None  # requests that wait for memory
     pool: int | None
+    promised: float | None  # share of the pool that calls with a bound may hold
     totals: dict[tuple[str, frozenset[tuple[str, str]]], float]
     beat: tuple[float, float, float] | None = None  # seconds of all beats with sessions, their number, period
 
@@ -95,12 +101,13 @@ def reading(page: str, url: str, engine: str = "") -> Reading:
     kind = chosen[0].kind
     occupancy = sum(pool.occupancy for pool in chosen) / len(chosen)
     waiting = _total(samples, kind.waiting, chosen)
-    blocks = _total(samples, kind.pool, chosen)
+    blocks, promised = (_total(samples, name, chosen) for name in (kind.pool, kind.promised))
     return Reading(
         occupancy,
         _total(samples, kind.sessions, chosen),
         waiting if waiting is None or occupancy >= _SCARCE else 0.0,
         None if blocks is None else int(blocks),
+        promised / blocks if blocks and promised is not None else None,
         {(s.name, frozenset(s.labels.items())): s.value for s in samples if _only_grows(s.name)},
         _beat(samples, chosen),
     )

@@ -20,6 +20,9 @@ Array = NDArray[np.float64]
 
 LITTLE = 0.002  # share of the pool: less is rounding
 _NEARLY = 0.98  # the curve is fitted below: the last blocks go one call at a time
+_TOLD = 2 * FEWEST  # rows: five late ones tell a plateau from a ramp, held against as many before
+_FELL = 0.01  # share of the pool: a rise and a fall by more are no noise
+_INSTANT_S = 1e-6  # rows nearer to each other are of one time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +50,65 @@ class Rise:
 def find_rise(seen: Series) -> Rise:
     """The last rise from the pool's first level up to a full one.
 
-    FieldError where there are fewer than 5 rows of it, or it is none.
+    FieldError where it is none, or where there are too few rows of it: 5 where something else than their
+    course tells what they lead to, and 10 elsewhere.
     """
-    of = f"{seen.name}: kv_occupancy" if seen.name else "kv_occupancy"
-    flat = FieldError(
-        of, float(seen.occupancy[-1]), "does not rise: give a trace that begins before the pool fills"
-    )
     nearly = seen.occupancy >= _NEARLY
     rows = int(np.argmax(nearly)) if nearly.any() else len(seen)
-    kept = np.flatnonzero(np.diff(seen.t_s[:rows], append=np.inf) > 0)  # of rows of one time the last
+    kept = np.flatnonzero(np.diff(seen.t_s[:rows], append=np.inf) > _INSTANT_S)  # of one time the last
     if len(kept) == 0 or seen.occupancy[kept[-1]] <= seen.occupancy[kept[0]] + LITTLE:
-        raise flat
+        raise _refusal(seen, _no_rise(seen))
     start = find_start(seen.t_s[kept], seen.occupancy[kept])
     kept = kept[start.at :]
-    if len(kept) < FEWEST:
-        raise FieldError(of, flat.value, f"rises in {len(kept)} rows only: give {FEWEST} or more of them")
-    live_T = None if seen.sessions is None else np.maximum(seen.sessions[kept], 1.0)
+    if len(kept) < (wanted := FEWEST if _end_known(seen) else _TOLD):
+        why = "" if wanted == FEWEST else ", to tell a pool that fills from windows that fill and level off"
+        raise _refusal(seen, f"rises in {len(kept)} rows only: give {wanted} or more of them{why}")
+    live_T, notes = _live(seen, kept)
     kind = _kind(seen.t_s[kept], seen.occupancy[kept], live_T, start.rho0, full=bool(nearly.any()))
     if kind is None:
-        raise flat
+        raise _refusal(seen, _no_rise(seen))
     if kind == "bent":
         return _late_rise(seen.t_s[kept], seen.occupancy[kept])
-    before = f"the series begins at {seen.occupancy[0]:.0%}: what came before is taken for a straight line"
-    notes = () if start.seen else (before,)
+    if not start.seen:
+        began = f"the series begins at {seen.occupancy[0]:.0%}"
+        notes = (*notes, f"{began}: what came before is taken for a straight line")
     return Rise(kind, start, seen.t_s[kept], seen.occupancy[kept], live_T, notes)
+
+
+def _end_known(seen: Series) -> bool:
+    """Whether it is told what the rise leads to: the pool was full, or it is known what calls may hold."""
+    stalls = seen.stalled is not None and bool((seen.stalled > 0).any())
+    return stalls or seen.promised is not None or bool((seen.occupancy >= _NEARLY).any())
+
+
+def _live(seen: Series, kept: NDArray[np.int_]) -> tuple[Array | None, tuple[str, ...]]:
+    """Live calls in the rows of a rise, and a note where nobody is told to hold what is held: then None.
+
+    Lone rows of 0 are as their neighbours are: somebody held what they hold.
+    """
+    if seen.sessions is None:
+        return None, ()
+    told = kept[seen.sessions[kept] > 0.0]
+    if len(told) == 0:
+        return None, ("sessions is 0 while the pool fills: it is left out, and no rate of one session told",)
+    return np.maximum(np.interp(seen.t_s[kept], seen.t_s[told], seen.sessions[told]), 1.0), ()
+
+
+def _refusal(seen: Series, why: str) -> FieldError:
+    of = f"{seen.name}: kv_occupancy" if seen.name else "kv_occupancy"
+    return FieldError(of, float(seen.occupancy[-1]), why)
+
+
+def _no_rise(seen: Series) -> str:
+    """What is wrong, and what would do."""
+    rho_T, peak = seen.occupancy, int(np.argmax(seen.occupancy))
+    most = float(rho_T[peak])
+    if rho_T[0] >= _NEARLY:
+        return "is full from the first row on: give a trace that begins before the pool fills"
+    if most - rho_T[0] > _FELL and most - rho_T[-1] > _FELL:
+        fell = f"rose to {most:.3g} by {seen.t_s[peak]:.1f} s and fell again"
+        return f"{fell}: nothing fills at the end; end the trace there, or ask --at a share below that"
+    return "does not rise: give a trace in which the pool fills"
 
 
 def _kind(

@@ -7,7 +7,7 @@ Ignores: files, pages and servers they came from, and what follows from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ Floats = Sequence[float] | NDArray[np.float64]
 
 FEWEST = 5  # rows; what the forecast needs of a rise is asked there
 _MOST_CALLS = 1e9  # far beyond any server, and far from where sums of squares overflow
+_FARTHEST_S = 1e10  # some 300 years: more are milliseconds, or no time at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,15 @@ class Series:
     pool: int | None = None  # blocks, where known
     stalled: NDArray[np.float64] | None = None  # calls without blocks
     name: str = ""
+    promised: NDArray[np.float64] | None = None  # share of the pool that calls with a bound may hold
+
+    @property
+    def bound(self) -> float | None:
+        """What the calls that are live at the end may hold at most, a share of the pool: where all that is
+        held was promised. None where calls are not known to have a bound."""
+        if self.promised is None or not self.promised[-1] >= self.occupancy[-1] > 0.0:
+            return None
+        return float(self.promised[-1])
 
     @classmethod
     def checked(
@@ -48,14 +58,23 @@ class Series:
         if len(t) < FEWEST:
             raise FieldError(f"{of}t_s", len(t), f"give at least {FEWEST} rows")
         rho = _finite(occupancy, f"{of}kv_occupancy", len(t))
-        _refuse(rho > 1.0, rho, f"{of}kv_occupancy", "give shares 0..1, not percent")
-        _refuse(rho < 0.0, rho, f"{of}kv_occupancy", "give shares 0..1")
+        _check_shares(rho, f"{of}kv_occupancy")
+        _refuse(np.abs(t) > _FARTHEST_S, t, f"{of}t_s", f"give seconds, at most {_FARTHEST_S:,.0f}")
         _refuse(np.diff(t, prepend=t[0]) < 0.0, t, f"{of}t_s", "time goes back: give rows in order of time")
         live = None if sessions is None else _counts(sessions, f"{of}sessions", len(t))
         waiting = None if stalled is None else _counts(stalled, f"{of}stalled", len(t))
         if pool is not None and pool < 1:
             raise FieldError(f"{of}pool", pool, "give 1 or more blocks")
         return cls(t, rho, live, pool, waiting, name)
+
+    def promising(self, shares: Floats | None) -> Series:
+        """The same with what calls were promised in each row. Errors as of `checked`."""
+        if shares is None:
+            return self
+        field = f"{self.name}: kv_reserved" if self.name else "kv_reserved"
+        promised = _finite(shares, field, len(self))
+        _check_shares(promised, field)
+        return replace(self, promised=promised)
 
     def __len__(self) -> int:
         return len(self.t_s)
@@ -73,6 +92,11 @@ def _counts(values: Floats, field: str, rows: int) -> NDArray[np.float64]:
     found = _finite(values, field, rows)
     _refuse((found < 0.0) | (found > _MOST_CALLS), found, field, f"give 0 to {_MOST_CALLS:,.0f} calls")
     return found
+
+
+def _check_shares(values: NDArray[np.float64], field: str) -> None:
+    _refuse(values > 1.0, values, field, "give shares 0..1, not percent")
+    _refuse(values < 0.0, values, field, "give shares 0..1")
 
 
 def _refuse(wrong: NDArray[np.bool_], values: NDArray[np.float64], field: str, cure: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import FieldError
-from ..trace import TickRecord, read_header, read_records
+from ..files import read_whole
+from ..trace import TickRecord, header_in, records_in
 from .limits import Beats
 from .series import Series
 
 TRACE = "trace.jsonl"
 _TIME, _OCCUPANCY, _SESSIONS = "t_s", "kv_occupancy", "sessions"
+_READ = (_TIME, _OCCUPANCY, _SESSIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,16 @@ def expand(words: Iterable[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def name_of(words: Sequence[str]) -> str:
+    """What stands for all that `words` name in the name of a run folder."""
+    path = Path(words[0])
+    if len(words) > 1 or not path.exists():
+        return "several"
+    if path.is_dir():
+        return path.resolve().name
+    return path.resolve().parent.name if path.name == TRACE else path.stem
+
+
 def read_trace(path: Path) -> list[Source]:
     """The sources in a run folder, a trace.jsonl (one source an arm) or a CSV file.
 
@@ -58,28 +71,31 @@ def read_trace(path: Path) -> list[Source]:
         if not (path / TRACE).exists():
             raise FieldError("trace", str(path), f"give a run folder that has a {TRACE}")
         path /= TRACE
-    try:
-        with path.open("rb") as file:
-            ours = file.read(1) == b"{"
-    except OSError as error:
-        raise FieldError("trace", str(path), f"give a file that can be read ({error})") from None
-    return _arms(path) if ours else [_table(path)]
+    content = read_whole(path, "trace")
+    return _arms(path, content) if content.startswith(b"{") else [_table(path, content)]
 
 
 def read_arms(path: Path) -> dict[str, list[TickRecord]]:
     """The ticks of each arm of a trace.jsonl, by file and arm; empty when it has none. FieldError when it is
     no such file."""
-    if (kind := read_header(path).kind) != "trace":
+    return _arms_in(path, read_whole(path, "trace"))
+
+
+def _arms_in(path: Path, content: bytes) -> dict[str, list[TickRecord]]:
+    lines = io.BytesIO(content)
+    if (kind := header_in(lines.readline(), path).kind) != "trace":
         raise FieldError(f"{path} kind", kind, f"give the {TRACE} beside it: these are frames of sessions")
+    lines.seek(0)
     arms: dict[str, list[TickRecord]] = {}
-    for tick in read_records(path, TickRecord):
+    for tick in records_in(lines, path, TickRecord):
         arms.setdefault(f"{path} ({tick.arm})" if tick.arm else str(path), []).append(tick)
     return arms
 
 
-def _arms(path: Path) -> list[Source]:
+def _arms(path: Path, content: bytes) -> list[Source]:
     # A server that tells no pool has nothing to be fitted.
-    arms = {name: [tick for tick in ticks if tick.kv_total > 0] for name, ticks in read_arms(path).items()}
+    told = _arms_in(path, content)
+    arms = {name: [tick for tick in ticks if tick.kv_total > 0] for name, ticks in told.items()}
     found = [_arm(name, ticks) for name, ticks in arms.items() if ticks]
     if not found:
         raise FieldError(f"{path} kv_total", 0, "expected ticks that tell the blocks of a pool")
@@ -95,7 +111,14 @@ def _arm(name: str, ticks: Sequence[TickRecord]) -> Source:
         stalled=[float(tick.stalled) for tick in ticks],
         name=name,
     )
-    return Source(series, _beats(ticks))
+    return Source(series.promising(_promised(ticks)), _beats(ticks))
+
+
+def _promised(ticks: Sequence[TickRecord]) -> list[float] | None:
+    """Shares of the pool; None of a load's trace: callers are told of no promises, and of no cap."""
+    if not any(tick.kv_reserved or tick.cap for tick in ticks):
+        return None
+    return [tick.kv_reserved / tick.kv_total for tick in ticks]
 
 
 def _beats(ticks: Sequence[TickRecord]) -> Beats | None:
@@ -107,28 +130,34 @@ def _beats(ticks: Sequence[TickRecord]) -> Beats | None:
     return Beats([float(tick.sessions) for tick in busy], [tick.done - tick.due for tick in busy], period)
 
 
-def _table(path: Path) -> Source:
+def _table(path: Path, content: bytes) -> Source:
+    columns: dict[str, list[float]] = {}
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restval="")
-            names = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = names
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline=""))
+        places = _places(path, [name.strip() for name in next(rows, [])])
+        columns = {name: [] for name in places}
+        for number, row in enumerate(filter(None, rows), 1):  # an empty line is no row
+            for name, place in places.items():
+                columns[name].append(_number(path, name, number, row[place] if place < len(row) else ""))
+    except (UnicodeDecodeError, csv.Error) as error:
         raise FieldError("trace", str(path), f"give a {TRACE} or a CSV file ({error})") from None
+    sessions = columns.get(_SESSIONS)
+    return Source(Series.checked(columns[_TIME], columns[_OCCUPANCY], sessions, name=str(path)))
+
+
+def _places(path: Path, names: Sequence[str]) -> dict[str, int]:
+    """Where the columns stand that are read."""
     if not {_TIME, _OCCUPANCY} <= set(names):
         expected = f"expected the columns {_TIME}, {_OCCUPANCY} and, where known, {_SESSIONS}"
         raise FieldError(f"{path} columns", ",".join(names), expected)
-    sessions = _column(path, rows, _SESSIONS) if _SESSIONS in names else None
-    times, occupancy = _column(path, rows, _TIME), _column(path, rows, _OCCUPANCY)
-    return Source(Series.checked(times, occupancy, sessions, name=str(path)))
+    for name in _READ:
+        if names.count(name) > 1:
+            raise FieldError(f"{path} columns", ",".join(names), f"give one column {name}, not several")
+    return {name: names.index(name) for name in _READ if name in names}
 
 
-def _column(path: Path, rows: Sequence[dict[str, str]], name: str) -> list[float]:
-    values = []
-    for number, row in enumerate(rows, 1):
-        try:
-            values.append(float(row[name]))
-        except ValueError:
-            raise FieldError(f"{path}: {name}, row {number}", row[name], "expected a number") from None
-    return values
+def _number(path: Path, name: str, row: int, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise FieldError(f"{path}: {name}, row {row}", text, "expected a number") from None

@@ -85,21 +85,29 @@ def read_questions(source: str, *, audio: bool, seed: int, limit: int | None = N
 # ---- Tables --------------------------------------------------------------------------------------
 
 
-def _read(source: str, cache: str) -> _Table:
+def place_of(source: str) -> Path | None:
+    """The file or folder that `source` means; None for a hub id. FieldError for what is neither."""
     path = locate("questions") if source == BUILT_IN else Path(source).expanduser()
     if path.is_dir():
         tables = [path / f"{name}{suffix}" for name in _TABLES for suffix in _READERS]
-        path = next((table for table in tables if table.is_file()), path)
+        return next((table for table in tables if table.is_file()), path)
     if path.is_file():
         if path.suffix.lower() not in _READERS:
             raise FieldError("data", source, f"use a file in {', '.join(_READERS)}; {_FORM}")
-        reader = _READERS[path.suffix.lower()]
-        return _Table(str(path), _load(source, reader, data_files=str(path), cache_dir=cache), path.parent)
-    if path.is_dir():
-        return _Table(str(path), _load(source, str(path), cache_dir=cache), path)
+        return path
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise FieldError("data", source, f"no such file or folder, and no hub id (org/name); {_FORM}")
-    return _Table(source, _load(source, source), None)
+    return None
+
+
+def _read(source: str, cache: str) -> _Table:
+    path = place_of(source)
+    if path is None:
+        return _Table(source, _load(source, source), None)
+    if path.is_dir():
+        return _Table(str(path), _load(source, str(path), cache_dir=cache), path)
+    reader = _READERS[path.suffix.lower()]
+    return _Table(str(path), _load(source, reader, data_files=str(path), cache_dir=cache), path.parent)
 
 
 def _load(source: str, name: str, **options: str) -> Any:

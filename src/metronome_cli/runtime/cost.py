@@ -13,8 +13,10 @@ from typing import Annotated
 import msgspec
 
 from ..errors import ProfileError
+from ..files import read_whole
 
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_MOST_BYTES = 16 * 2**20
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -63,9 +65,9 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def read_fitted(path: Path) -> Fitted:
-    """ProfileError names the file, and the field that is missing or wrong."""
+    """FieldError names the file, and the field that is missing or wrong."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Fitted)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.json.decode(read_whole(path, "cost", _MOST_BYTES), type=Fitted)
+    except (msgspec.MsgspecError, RecursionError) as error:
         cure = f"give a file that `metronome fit capacity --json` printed ({error})"
         raise ProfileError("cost", str(path), cure) from None
