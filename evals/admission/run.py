@@ -1,19 +1,23 @@
 """Admission under a ramp far above capacity: do the controllers settle, and who lets calls into the wall?
 
-Run:  python -m evals.admission.run               (about 15 minutes on 2 quiet cores)
-      python -m evals.admission.run --runs 3      (fewer unbounded runs)
+Run:  python -m evals.admission.run                     (about 75 minutes on 2 quiet cores)
+      python -m evals.admission.run --policies window   (35 minutes: do they settle?)
 
-The real engine on real weights, without waiting between ticks (evals/calls.py): a tick's latency is what
-it took. First the true N is measured at fixed numbers of windowed calls, by the same target. Then calls come
-as a Poisson process, three times as many as can be held, and hang up after 20 to 48 s. Windowed: how many
-does each controller hold? Unbounded, the same target and pool: does a call ever go without a block?
+Real servers and real spoken calls (evals/live.py), three runs an arm. First the true N of windowed calls, by
+`metronome load --find-n` with the controllers' target as its budget. Then ever more callers dial, far more
+than can be held, and hang up after 80 to 160 s. Windowed: how many does each controller hold?
+Unbounded, the same target and pool: does a call ever go without a block? Of that there are further repeats,
+with typed calls on the same thinker, without sockets and without waiting between ticks (evals/calls.py).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -21,161 +25,156 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from metronome_cli.clock import SystemClock
-from metronome_cli.models.factory import build
-from metronome_cli.probes.questions import read_questions
+from metronome_cli.load.arrivals import arrival_times, stay
+from metronome_cli.load.lengths import Length
 from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
-from metronome_cli.runtime.admission import Admission, FixedCap
 from metronome_cli.runtime.admission.choice import chosen
-from metronome_cli.runtime.beat import TickEngine
-from metronome_cli.trace import TickRecord
+from metronome_cli.runtime.simulator import Call
+from metronome_cli.trace import TickRecord, read_records
 
-from ..calls import Calls
-from ..jobs import play_all
+from ..calls import Model
+from ..jobs import Job, play_all
+from ..live import serve_and_load
 
 RESULTS = Path(__file__).parent / "results"
 CONTROLLERS = ("aimd", "gradient", "forecast")
-FRAME_S, BEATS = 0.4, 130
-SETTINGS: dict[str, Any] = {
-    "model.kind": "text",
-    "model.mode": "free",
-    "beat.frame_s": FRAME_S,
-    "beat.tau": 2,
-    "beat.prefill_tokens": 48,
-    "window.window": 128,
-    "pool.blocks": 240,  # 16 windowed calls; so many unbounded ones for 40 beats or so
-    "admission.max_sessions": 64,
-    "admission.horizon_s": BEATS * FRAME_S,  # no call lasts longer
-}
-ASKS = 0.25  # questions a call and beat: what fills an unbounded cache
-RAMP_BEATS = 20  # until as many calls arrive with every beat as ever will
-SETTLED_BEATS = 60  # from which on there are to be as many calls as fit
-STAY = (10**6, 10**6)
-LASTS = (50, 120)  # beats; a call hangs up after any number between
-OFFERED = 3.0  # times the calls that hang up when as many live as fit
-SHARE = 5  # ramps that one process plays on a model that it has loaded
+POLICIES = ("window", "unbounded")
+SETTLED_BEATS = 60  # after the first call, from which on there are to be as many calls as fit
 
 
-class Model:
-    """One policy's engine, and how many calls it has seen."""
+@dataclass(frozen=True)
+class Ramp:
+    """Callers that dial ever faster: `rate_hz` at the end."""
 
-    def __init__(self, policy: str, threads: int) -> None:
-        self.profile = profile_of(policy, "fixed", threads)
-        self._engine: TickEngine = build(self.profile)
-        self._texts = [question.text for question in read_questions("builtin", audio=False, seed=0)]
-        self._opened = 0
+    settings: Mapping[str, Any]
+    until_s: float
+    rate_hz: float
+    lasts: str
+    asks: float = 0.0  # questions that a typed call is asked per beat
 
-    def play(
-        self,
-        admission: Admission,
-        arrivals: Sequence[int],
-        seed: int,
-        lasts: tuple[int, int] = (10**6, 10**6),
-    ) -> Calls:
-        """As many beats as `arrivals` has, or until a call finds no block; each brings so many calls."""
-        calls = Calls(self._engine, self.profile, admission, seed, self._opened)
-        random = np.random.default_rng((23, seed))
-        live: dict[int, int] = {}  # each call's last beat
-        for beat, arriving in enumerate(arrivals):
-            for number in [number for number, last in live.items() if last <= beat]:
-                calls.close(number)
-                del live[number]
-            ends = beat + random.integers(*lasts, arriving, endpoint=True)
-            opened = [(calls.open(), int(end)) for end in ends]
-            live |= {number: end for number, end in opened if number is not None}
-            for number in live:
-                if random.random() < ASKS:
-                    calls.say(number, self._texts[int(random.integers(len(self._texts)))])
-            if calls.tick().stalled:
-                break
-        calls.close_all()
-        self._opened += sum(arrivals)
-        return calls
+    @property
+    def offered(self) -> int:
+        return int(self.rate_hz * self.until_s / 2)
+
+    def profile(self, policy: str, controller: str, threads: int) -> Profile:
+        own = {"window.policy": policy, "admission.admit": controller, "run.threads": threads}
+        return load_profile("laptop", {**self.settings, "admission.max_sessions": 64, **own})
+
+    def calls(self, seed: int) -> list[Call]:
+        """What `metronome load` offers."""
+        times = arrival_times("ramp", self.rate_hz, self.offered, self.until_s, seed)
+        length = Length.parse(self.lasts)
+        return [Call(at, stay(seed, n, length, self.until_s, 0.0)[0]) for n, at in enumerate(times)]
 
 
-def profile_of(policy: str, controller: str, threads: int) -> Profile:
-    own = {"window.policy": policy, "admission.admit": controller, "run.threads": threads}
-    return load_profile("laptop", SETTINGS | own)
+SPOKEN = Ramp(
+    {
+        "model.mode": "free",
+        "window.window": 192,
+        "pool.blocks": 256,  # 12 windowed calls; eight unbounded ones fill it in 90 s
+        "admission.horizon_s": 160.0,
+        "admission.percentile": 99.0,  # as --find-n judges
+    },
+    until_s=164.0,
+    rate_hz=1.0,
+    lasts="uniform:80s:160s",
+)
+TYPED = Ramp(
+    {
+        "model.kind": "text",
+        "model.mode": "free",
+        "beat.frame_s": 0.4,
+        "beat.tau": 2,
+        "beat.prefill_tokens": 48,
+        "window.window": 128,
+        "pool.blocks": 240,
+        "admission.horizon_s": 48.0,
+    },
+    until_s=52.0,
+    rate_hz=4.0,
+    lasts="uniform:20s:48s",
+    asks=0.25,
+)
+FIND_S = 60.0  # for which --find-n tries an N
+
+
+def target_s(profile: Profile) -> float:
+    return profile.admission.target_share * profile.beat.frame_s
 
 
 def true_n(seed: int, threads: int) -> dict[str, Any]:
-    """The most windowed calls whose latency keeps the target: each number tried for as many beats as a
-    controller looks at, windows full, until one misses it."""
-    model = Model("window", threads)
-    asked = model.profile.admission
-    target_s = asked.target_share * model.profile.beat.frame_s
-    tried: dict[int, float] = {}
-    low, high = 1, None
-    count = 8
-    while high is None or high - low > 1:
-        beats = 12 + 2 * asked.window_ticks
-        calls = model.play(FixedCap(count), [count, *[0] * (beats - 1)], seed)
-        late = [tick.done - tick.due for tick in calls.ticks[12:]]
-        tried[count] = float(np.percentile(late, asked.percentile))
-        if tried[count] <= target_s:
-            low = count
-        else:
-            high = count
-        count = count * 2 if high is None else (low + high) // 2
-        print(f"N={low} holds, {high} does not", flush=True)
-    return {"n": low, "target_s": target_s, "tried_s": dict(sorted(tried.items()))}
+    """The most windowed calls whose freshness keeps the controllers' target."""
+    profile = SPOKEN.profile("window", "fixed", threads)
+    asked = [
+        "--find-n",
+        "--sessions",
+        "6",
+        "--duration",
+        f"{FIND_S:g}s",
+        "--budget",
+        f"{target_s(profile):g}s",
+    ]
+    with tempfile.TemporaryDirectory() as kept:
+        return serve_and_load(profile, seed, asked, Path(kept))
 
 
-def hold(policy: str, controller: str, n: int, seeds: Sequence[int], threads: int) -> list[dict[str, Any]]:
-    """Some ramps against one controller."""
-    model, profile = Model(policy, threads), profile_of(policy, controller, threads)
-    target_s = profile.admission.target_share * profile.beat.frame_s
-    found = []
+def serve_ramp(policy: str, controller: str, seed: int, threads: int) -> list[dict[str, Any]]:
+    """One real run: the server's own record of its ticks."""
+    callers = [
+        *("--offer", str(SPOKEN.offered), "--arrivals", "ramp", "--arrival-rate", f"{SPOKEN.rate_hz:g}"),
+        *("--call-length", SPOKEN.lasts, "--duration", f"{SPOKEN.until_s:g}s", "--redials", "0"),
+    ]
+    profile = SPOKEN.profile(policy, controller, threads)
+    with tempfile.TemporaryDirectory() as kept:
+        load = serve_and_load(profile, seed, callers, Path(kept))
+        ticks = list(read_records(Path(kept, "serve", "trace.jsonl"), TickRecord))
+    return [{"seed": seed, "callers": load["calls"], **summarise(ticks, profile)}]
+
+
+def play_ramps(policy: str, controller: str, seeds: Sequence[int], threads: int) -> list[dict[str, Any]]:
+    """Typed calls, without sockets and without waiting."""
+    profile = TYPED.profile(policy, controller, threads)
+    model, found = Model(profile, TYPED.asks), []
     for seed in seeds:
-        calls = model.play(chosen(profile), ramp(n, seed), seed, LASTS)
-        found.append({"seed": seed, **summarise(calls.ticks, calls.refused, n, target_s)})
+        calls = model.play(chosen(profile), TYPED.calls(seed), seed, until_s=TYPED.until_s)
+        found.append({"seed": seed, "refused": calls.refused, **summarise(calls.ticks, profile)})
     return found
 
 
-def ramp(n: int, seed: int) -> list[int]:
-    """Calls that arrive with each beat: a Poisson process whose rate grows and then stays."""
-    random = np.random.default_rng((29, seed))
-    most = OFFERED * n / float(np.mean(LASTS))
-    rates = most * np.minimum(1.0, (1 + np.arange(BEATS)) / RAMP_BEATS)
-    rates[:RAMP_BEATS] += n / RAMP_BEATS  # so that the ramp alone brings as many as fit, and more
-    return [int(count) for count in random.poisson(rates)]
-
-
-def summarise(
-    ticks: Sequence[TickRecord], refused: dict[str, int], n: int, target_s: float
-) -> dict[str, Any]:
-    """Where a run settled, and whether a call went without a block."""
-    settled = [tick.sessions for tick in ticks[SETTLED_BEATS:]] or [0]
-    off = float(np.mean(settled)) - n
-    stalled = next((index for index, tick in enumerate(ticks) if tick.stalled), None)
-    late = [tick.done - tick.due for tick in ticks[SETTLED_BEATS:]] or [0.0]
+def summarise(recorded: Sequence[TickRecord], profile: Profile) -> dict[str, Any]:
+    """Where a run settled, and whether a call went without a block. Beats count from the first call."""
+    ticks = list(dropwhile(lambda tick: not tick.sessions, recorded))
+    settled = [tick for tick in ticks[SETTLED_BEATS:] if tick.sessions]
     return {
-        "settled_at": float(np.mean(settled)),
-        "off": off,
-        "within": abs(off) <= max(1.0, 0.05 * n),
-        "first_stall_beat": stalled,
-        "late_share": float(np.mean([second > target_s for second in late])),
-        "refused": refused,
+        "settled_at": float(np.mean([tick.sessions for tick in settled])) if settled else 0.0,
+        "first_stall_beat": next((beat for beat, tick in enumerate(ticks) if tick.stalled), None),
+        "late_share": float(np.mean([tick.done - tick.due > target_s(profile) for tick in settled or ticks])),
         "sessions": [tick.sessions for tick in ticks],
         "cap": [tick.cap for tick in ticks],
         "occupancy": [round(tick.kv_leased / tick.kv_total, 3) for tick in ticks],
+        "took_s": [round(tick.done - tick.due, 3) for tick in ticks],
     }
 
 
-def judge(arms: dict[str, Any]) -> list[dict[str, Any]]:
+def is_near(settled_at: float, n: int) -> bool:
+    """Whether a controller came as near to N as the issue asks."""
+    return abs(settled_at - n) <= max(1.0, 0.05 * n)
+
+
+def judge(arms: dict[str, Any], n: int) -> list[dict[str, Any]]:
     """The issue's limits, arm by arm."""
     rows = []
-    for name in CONTROLLERS:
-        runs = arms[f"window {name}"]
-        share = sum(run["within"] for run in runs)
-        rows.append(_limit(f"window, {name}: runs settled within max(1, 5 %) of N", len(runs), share))
-    walls = {
-        name: sum(run["first_stall_beat"] is not None for run in arms[f"unbounded {name}"])
-        for name in CONTROLLERS
-    }
-    count = len(arms["unbounded aimd"])
-    rows.append(_limit("unbounded, aimd: runs that hit the wall", count, walls["aimd"]))
-    rows.append(_limit("unbounded, forecast: runs that hit the wall", 0, walls["forecast"]))
+    for arm, runs in arms.items():
+        policy, name = arm.split()
+        if policy == "window":
+            near = sum(is_near(run["settled_at"], n) for run in runs)
+            rows.append(_limit(f"{arm}: runs settled within max(1, 5 %) of N", len(runs), near))
+        elif name != "gradient":  # of which the issue asks nothing there
+            walls = sum(run["first_stall_beat"] is not None for run in runs)
+            rows.append(
+                _limit(f"{arm}: runs that hit the wall", 0 if name == "forecast" else len(runs), walls)
+            )
     return rows
 
 
@@ -188,9 +187,9 @@ def draw_picture(arms: dict[str, Any], n: int, target: Path) -> None:
     figure, panels = plt.subplots(
         2, len(CONTROLLERS), figsize=(11, 5.4), sharex=True, sharey=True, layout="constrained"
     )
-    for row, policy in zip(panels, ("window", "unbounded"), strict=True):
+    for row, policy in zip(panels, POLICIES, strict=True):
         for panel, name in zip(row, CONTROLLERS, strict=True):
-            for run in arms[f"{policy} {name}"]:
+            for run in arms.get(f"{policy} {name}", []):
                 stall = run["first_stall_beat"]
                 until = len(run["sessions"]) if stall is None else stall + 1
                 panel.plot(run["sessions"][:until], color="tab:blue", lw=0.9, alpha=0.7)
@@ -211,42 +210,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--windowed-runs", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=10, help="unbounded, of each controller")
-    parser.add_argument("--threads", type=int, default=2, help="of each process")
-    parser.add_argument(
-        "--processes", type=int, default=1, help="each on cores of its own, or times mean nothing"
-    )
+    parser.add_argument("--runs", type=int, default=3, help="real ones, of each arm")
+    parser.add_argument("--repeats", type=int, default=7, help="of each unbounded arm, without sockets")
+    parser.add_argument("--threads", type=int, default=2, help="of the engine")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument("--played", type=Path, default=Path("runs/eval-admission"), help="what was played")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    measured = play_all({"true-n": partial(true_n, options.seed, options.threads)}, options.played, 1)
-    found = measured["true-n"]
-    runs_of = {"window": options.windowed_runs, "unbounded": options.runs}
-    jobs = {
-        f"{policy} {name} {first}": partial(
-            hold, policy, name, found["n"], range(first, min(first + SHARE, runs)), options.threads
-        )
-        for policy, runs in runs_of.items()
-        for name in CONTROLLERS
-        for first in range(0, runs, SHARE)
-    }
-    played = play_all(jobs, options.played, options.processes)
+    seeds = range(options.seed, options.seed + options.runs)
+    again = range(seeds.stop, seeds.stop + options.repeats)
+    jobs: dict[str, Job] = {"true-n": partial(true_n, options.seed, options.threads)}
+    for policy in options.policies:
+        for name in CONTROLLERS:
+            for seed in seeds:
+                jobs[f"{policy} {name} {seed}"] = partial(serve_ramp, policy, name, seed, options.threads)
+    if again and "unbounded" in options.policies:
+        for name in CONTROLLERS:
+            repeats = partial(play_ramps, "unbounded", name, again, options.threads)
+            jobs[f"unbounded {name} again"] = repeats
+    played = play_all(jobs, options.played, 1)
+    found = played["true-n"]
     arms = {
         f"{policy} {name}": [
             run for job, runs in played.items() if job.startswith(f"{policy} {name} ") for run in runs
         ]
-        for policy in runs_of
+        for policy in options.policies
         for name in CONTROLLERS
     }
-    profile = profile_of("window", "forecast", options.threads)
+    profile = SPOKEN.profile("window", "forecast", options.threads)
     report = new_report("eval-admission", profile, SystemClock(), options.seed)
-    report.results = {"true_n": found, "arms": arms, "limits": judge(arms)}
+    report.results = {"true_n": found, "arms": arms, "limits": judge(arms, found["n"])}
     report.held = all(limit["held"] for limit in report.results["limits"])
     options.out.mkdir(parents=True, exist_ok=True)
     report.save(options.out)
     draw_picture(arms, found["n"], options.out)
+    for name, runs in arms.items():
+        print(name, [round(run["settled_at"], 1) for run in runs], [run["first_stall_beat"] for run in runs])
     for limit in report.results["limits"]:
         print(limit)
     raise SystemExit(0 if report.held else 3)

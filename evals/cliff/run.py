@@ -1,16 +1,18 @@
 """The cliff: calls that talk and join at random, on one pool, unbounded, windowed and recycled.
 
-Run:  python -m evals.cliff.run                       (about 25 minutes on 2 cores)
-      python -m evals.cliff.run --runs 4              (fewer draws of calls)
+Run:  python -m evals.cliff.run                       (about 45 minutes on 2 cores)
+      python -m evals.cliff.run --runs 4 --served 0   (fewer draws of calls, no servers)
 
-The real engine on real weights, without waiting between ticks (evals/calls.py). A run collapses when a
-call has no block for its frame before the run's end. What unbounded runs are to come to is foretold from
-each one's beginning, before it fills half of the pool.
+Twenty draws of typed calls on the real engine, without waiting between ticks (evals/calls.py), and three of
+spoken calls on a real server (evals/live.py). A run collapses when a call has no block for its frame before
+the run's end. What unbounded runs are to come to is foretold from each one's beginning, before it fills half
+of the pool.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,15 +33,22 @@ from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
 from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.stats import percentiles
+from metronome_cli.trace import TickRecord, read_records
 
 from ..calls import Calls
-from ..jobs import play_all
+from ..jobs import Job, play_all
+from ..live import serve_and_load
 
 RESULTS = Path(__file__).parent / "results"
 ARMS = ("unbounded", "window", "recycle")
 SHARE = 5  # draws that one process plays on a model that it has loaded
 EARLY = 0.5  # of the pool: what a forecast may see
-POOL = {"pool.blocks": 150, "pool.block_size": 16, "beat.prefill_tokens": 64, "window.window": 128}
+WINDOW = {"beat.prefill_tokens": 64, "window.window": 128}
+TYPED_BLOCKS, SPOKEN_BLOCKS = 150, 190  # so that about half of the unbounded draws fill them
+SPOKEN = [  # of `metronome load`: eight calls that come in a minute, and stay for 90 s, more or less
+    *("--offer", "8", "--arrivals", "poisson", "--arrival-rate", "0.15"),
+    *("--call-length", "lognormal:90s:0.5", "--duration", "96s"),
+]
 
 
 @dataclass(frozen=True)
@@ -92,24 +101,46 @@ def hold(arm: str, seeds: Sequence[int], calls: int, frames: int, threads: int) 
     for seed in seeds:
         held = Calls(model, profile, FixedCap(2**31), seed, opened=1000 * seed)
         play(held, draw(seed, calls, frames), texts, frames, seed)
-        found.append(
-            {
-                "seed": seed,
-                "refused": sum(held.refused.values()),
-                "due": [tick.due for tick in held.ticks],
-                "took": [round(tick.done - tick.start, 4) for tick in held.ticks],
-                "sessions": [tick.sessions for tick in held.ticks],
-                "stalled": [tick.stalled for tick in held.ticks],
-                "leased": [tick.kv_leased for tick in held.ticks],
-                "total": held.ticks[0].kv_total,
-            }
-        )
+        found.append(_columns(seed, held.ticks, sum(held.refused.values())))
     return found
+
+
+def serve(arm: str, seed: int) -> list[dict[str, Any]]:
+    """One draw of spoken calls on a real server of one arm: its own record of its ticks."""
+    own = {"model.mode": "free", "window.policy": arm, "pool.blocks": SPOKEN_BLOCKS}
+    with tempfile.TemporaryDirectory() as kept:
+        load = serve_and_load(load_profile("laptop", WINDOW | own), seed, SPOKEN, Path(kept))
+        ticks = list(read_records(Path(kept, "serve", "trace.jsonl"), TickRecord))
+    refused = sum(load["calls"]["refused"].values())
+    return [_columns(seed, [tick for tick in ticks if tick.sessions], refused)]
+
+
+def _columns(seed: int, ticks: Sequence[TickRecord], refused: int) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "refused": refused,
+        "due": [round(tick.due - ticks[0].due, 4) for tick in ticks],
+        "took": [round(tick.done - tick.start, 4) for tick in ticks],
+        "sessions": [tick.sessions for tick in ticks],
+        "stalled": [tick.stalled for tick in ticks],
+        "leased": [tick.kv_leased for tick in ticks],
+        "total": ticks[0].kv_total,
+    }
 
 
 def profile_of(arm: str, threads: int) -> Profile:
     own = {"model.kind": "text", "model.mode": "free", "window.policy": arm, "run.threads": threads}
-    return load_profile("laptop", POOL | own)
+    return load_profile("laptop", {"pool.blocks": TYPED_BLOCKS, **WINDOW, **own})
+
+
+def conclude_all(played: Mapping[str, Any]) -> dict[str, Any]:
+    """Every arm, of its jobs' runs."""
+    return {
+        arm: conclude(
+            arm, [run for name, runs in played.items() if name.startswith(f"{arm}-") for run in runs]
+        )
+        for arm in ARMS
+    }
 
 
 def conclude(arm: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,7 +163,7 @@ def summarise(arm: str, run: Mapping[str, Any]) -> dict[str, Any]:
     told = {}
     if arm == "unbounded":
         series = Series(np.array(run["due"]), occupancy, np.array(run["sessions"], np.float64))
-        told = foretell(series, run["due"][-1])
+        told = foretell(series.promising(np.zeros(len(series))), run["due"][-1])  # nobody has a bound
     return {
         "seed": run["seed"],
         "collapsed_at_s": at,
@@ -152,8 +183,8 @@ def foretell(series: Series, until_s: float) -> dict[str, Any]:
     return {"probability": seen.collapse_probability or 0.0, "t_sat": t_sat}
 
 
-def judge(arms: dict[str, Any]) -> list[dict[str, Any]]:
-    """Limits of issue 5: the bounded arms hold, and what was foretold of the unbounded one came to pass."""
+def judge(arms: dict[str, Any], served: dict[str, Any]) -> list[dict[str, Any]]:
+    """The bounded arms hold, and what was foretold of the unbounded one came to pass."""
     runs = arms["unbounded"]["runs"]
     share = arms["unbounded"]["collapsed"] / len(runs)
     expected = float(np.mean([run["probability"] for run in runs]))
@@ -162,6 +193,13 @@ def judge(arms: dict[str, Any]) -> list[dict[str, Any]]:
         for arm in ARMS[1:]
     ]
     brier = float(np.mean([(run["probability"] - (run["collapsed_at_s"] is not None)) ** 2 for run in runs]))
+    rows += [
+        _limit(
+            f"{arm}, served: runs that collapsed", "0", served[arm]["collapsed"], not served[arm]["collapsed"]
+        )
+        for arm in ARMS[1:]
+        if served
+    ]
     return [
         _limit("unbounded: share of runs that collapsed", "0.2 to 0.8", share, 0.2 <= share <= 0.8),
         _limit(
@@ -197,6 +235,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=20, help="draws of calls, each played on every arm")
+    parser.add_argument("--served", type=int, default=3, help="draws of spoken calls on a server of each arm")
     parser.add_argument("--calls", type=int, default=8)
     parser.add_argument("--frames", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0, help="of the first draw")
@@ -206,27 +245,31 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     end = options.seed + options.runs
-    jobs = {
+    typed: dict[str, Job] = {
         f"{arm}-{first}": partial(
             hold, arm, range(first, min(first + SHARE, end)), options.calls, options.frames, options.threads
         )
         for arm in ARMS
         for first in range(options.seed, end, SHARE)
     }
-    played = play_all(jobs, options.played, options.processes)
-    arms = {
-        arm: conclude(arm, [run for name, runs in played.items() if name.startswith(arm) for run in runs])
+    spoken: dict[str, Job] = {
+        f"{arm}-served-{seed}": partial(serve, arm, seed)
         for arm in ARMS
+        for seed in range(options.seed, options.seed + options.served)
     }
+    played = play_all(spoken, options.played, 1)  # a server wants the machine for itself
+    served = conclude_all(played) if spoken else {}
+    arms = conclude_all(play_all(typed, options.played, options.processes))
     profile = profile_of("window", options.threads)
     report = new_report("eval-cliff", profile, SystemClock(), options.seed)
-    report.results = {"arms": arms, "limits": judge(arms)}
+    report.results = {"arms": arms, "served": served, "limits": judge(arms, served)}
     report.held = all(limit["held"] for limit in report.results["limits"])
     options.out.mkdir(parents=True, exist_ok=True)
     report.save(options.out)
     draw_picture(arms, profile.beat.frame_s, options.out)
-    for arm in ARMS:
-        print(arm, arms[arm]["collapsed"], "collapsed; tick", arms[arm]["tick_s"])
+    for name, found in (("typed", arms), ("spoken", served)):
+        for arm in found:
+            print(name, arm, found[arm]["collapsed"], "collapsed; tick", found[arm]["tick_s"])
     for limit in report.results["limits"]:
         print(limit)
     raise SystemExit(0 if report.held else 3)

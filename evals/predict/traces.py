@@ -91,6 +91,7 @@ def simulated(
     live_T = np.where(since_T < 0, 0.0, made.live(since_T))
     t_T, occupancy_T, live_T = _repeats(random, t_T, occupancy_T, live_T)
     series = Series.checked(t_T, np.round(occupancy_T, _DIGITS), live_T, name=f"seed {seed}")
+    series = series.promising(np.zeros(len(series)))  # nobody has a bound
     return Trace(series, offset + full_s, count, offset, made.window * fill_s)
 
 

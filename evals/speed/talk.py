@@ -1,0 +1,91 @@
+"""Calls whose words nobody needs: random tokens in, whatever a random model says out, every frame alike.
+
+Knows:   the engine, and the interface of a model that the beat runs.
+Ignores: text, audio and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from metronome_cli.engine.engine import Engine
+from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
+from metronome_cli.profile import OWN, Terms
+from metronome_cli.window import Policy
+
+
+class RandomTalk:
+    """A `TickEngine`: every frame brings `tokens_in` tokens and decodes `tokens_out`."""
+
+    def __init__(self, engine: Engine, policy: Policy, tokens_in: int, tokens_out: int) -> None:
+        self.engine = engine
+        self._policy = policy
+        self._in, self._out = tokens_in, tokens_out
+        self._numbers: dict[SessionId, int] = {}
+        self._random = torch.Generator().manual_seed(0)
+
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
+        number = self.engine.open(self._policy)
+        if number is None:
+            return Refused("pool_full")
+        self._numbers[session] = number
+        return None
+
+    def age(self, session: SessionId, tokens: int) -> None:
+        """Make a call as old as if it had so many tokens behind it. Its cache holds whatever lay there."""
+        found = self.engine._sessions[self._numbers[session]]
+        while found.lane.length < tokens:
+            found.lane.extend(min(self.engine.max_append, tokens - found.lane.length))
+            found.lane.retire()
+        found.rotary_end = tokens
+
+    def hear(self, sessions: Sequence[SessionId], tokens: int) -> None:
+        """Let some calls hear so many tokens each."""
+        numbers = [self._numbers[session] for session in sessions]
+        self.engine.step(numbers, [tokens] * len(numbers), self._ids(tokens * len(numbers)))
+
+    def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
+        sessions = [frame.session for frame in frames]
+        count = [self._in] * len(sessions)
+        for turn in range(self._out):
+            numbers = [self._numbers[session] for session in sessions]
+            going = turn < self._out - 1
+            asks = [True] * len(numbers)
+            out = self.engine.step(numbers, count, self._ids(sum(count)), sample=asks, ahead=going)
+            spoke = []
+            for session, token, stalled in zip(sessions, out.ids, out.stalled, strict=True):
+                if stalled:
+                    yield Stalled(session, self._in if turn == 0 else 0)
+                    continue
+                if turn == 0:
+                    yield Prefilled(session, self._in)
+                yield Said(session, str(token))
+                spoke.append(session)
+            sessions, count = spoke, [0] * len(spoke)
+            if not sessions:
+                return
+
+    def cancel(self, session: SessionId) -> None:
+        self.engine.cancel(self._numbers[session])
+
+    def close(self, session: SessionId) -> None:
+        if (number := self._numbers.pop(session, None)) is not None:
+            self.engine.close(number)
+
+    def blocks(self, session: SessionId) -> int:
+        return self.engine.held(self._numbers[session]) if session in self._numbers else 0
+
+    def policy(self, session: SessionId) -> Policy:
+        return self._policy
+
+    def usage(self) -> KvUsage:
+        pool = self.engine.pool
+        return KvUsage(
+            pool.leased, pool.reserved, pool.total, pool.room(self._policy, self.engine.max_append)
+        )
+
+    def _ids(self, count: int) -> torch.Tensor:
+        vocab = self.engine.decoder.config.vocab
+        return torch.randint(vocab, (count,), generator=self._random)
