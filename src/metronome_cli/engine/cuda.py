@@ -27,7 +27,7 @@ from .rows import Row
 
 _PIECE = 8192  # tokens that are computed at once: more would only take more memory
 _LOGITS = 512  # rows of logits that are computed at once
-_PROGRAMS = 264  # that keep the device busy: two on each of 132 multiprocessors
+_PROGRAMS = 132  # one on each multiprocessor; to join more costs more than they bring (docs/log.md)
 _EMBEDDED = -1  # in place of an id: the token came as an embedding
 _SETS = 16  # of ids that sessions may not say
 
@@ -35,7 +35,8 @@ _SETS = 16  # of ids that sessions may not say
 class _Integers:
     """Arrays of a step in one block of memory, on the host twice and on the device once.
 
-    Twice, because a step is prepared while the one before may not have been copied yet.
+    Twice, because a step is prepared while the one before may not have been copied yet; the one before that
+    must have been.
     """
 
     def __init__(self, tokens: int, axes: int, blocks: int, device: torch.device) -> None:
@@ -58,15 +59,18 @@ class _Integers:
         self.on_device["settings"] = self.on_device["settings"].view(torch.float32)
         for views in self._views:
             views["settings"] = views["settings"].view(np.float32)
+        self._copied = [torch.cuda.Event() for _ in range(2)]
         self._turn = 0
 
     def next(self) -> dict[str, np.ndarray]:
         """Arrays to fill for the next step."""
         self._turn = 1 - self._turn
+        self._copied[self._turn].synchronize()
         return self._views[self._turn]
 
     def send(self) -> None:
         self._device.copy_(self._hosts[self._turn], non_blocking=True)
+        self._copied[self._turn].record()
 
 
 @dataclass(slots=True)

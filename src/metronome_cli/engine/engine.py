@@ -151,6 +151,7 @@ class Engine:
         for number, token in ids.items():
             if number in sessions:
                 self._sessions[number].pending = token
+        self._learn(ids)
         rows = [step.rows[number] for number in sessions]
         return StepOutput(
             ids=[ids.get(number) for number in sessions],
@@ -187,8 +188,8 @@ class Engine:
 
     def _run_ahead(self, step: _Step, sessions: Sequence[int]) -> None:
         """Begin the step in which those of `sessions` that sample now decode on, before it is known what."""
-        if any(isinstance(row.session.lane.policy, Recycle) for row in step.rows.values()):
-            return  # may have to take up again what it does not know yet
+        if any(_is_full(row.session) for row in step.rows.values()):
+            return  # it would take up again what is not known yet
         wanted = set(sessions)
         rows = {}
         for place, number in enumerate(step.sampling()):
@@ -197,6 +198,12 @@ class Engine:
                 start = session.rotary_end
                 rows[number] = Row(session, [0], None, None, start, start + 1, 1, True, after=place)
         self._ahead = self._compute(rows)
+
+    def _learn(self, ids: dict[int, int]) -> None:
+        """What rows begun ahead append, now that it is known."""
+        for number, row in (self._ahead or _NOTHING).going().items():
+            row.ids = [ids[number]]
+            self._remember(row)
 
     def _take_up(
         self, sessions: Sequence[int], lengths: Sequence[int], sample: Sequence[bool]
@@ -309,11 +316,15 @@ class Engine:
         session = row.session
         session.rotary_end = row.rotary_end
         session.lane.retire()
-        if isinstance(session.lane.policy, Recycle):
-            self._remember(session, row, session.lane.policy.carry)
+        if row.after is None:
+            self._remember(row)
 
-    def _remember(self, session: Session, row: Row, carry: int) -> None:
+    def _remember(self, row: Row) -> None:
         """Keep the last `carry` of what a recycled session appended, as ids as long as it is ids alone."""
+        session = row.session
+        if not isinstance(session.lane.policy, Recycle):
+            return
+        carry = session.lane.policy.carry
         recent = session.recent if row.tokens == row.fresh else []
         if row.embedded is None and isinstance(recent, list):
             session.recent = (recent + row.ids)[-carry:] if carry else []
@@ -333,6 +344,12 @@ def _steps(decoder: Decoder, memory: KvPool) -> Steps:
 
         return CudaSteps(decoder, memory)
     return EagerSteps(decoder, memory)
+
+
+def _is_full(session: Session) -> bool:
+    """Whether its next token makes a recycled session begin anew."""
+    lane = session.lane
+    return isinstance(lane.policy, Recycle) and lane.length + 1 > lane.policy.window
 
 
 def _cut(flat: Tensor, lengths: Sequence[int]) -> list[Tensor]:

@@ -218,37 +218,14 @@ def attend(
     tile, warps, stages = _shape(len(tasks) * kv_heads * splits, tokens * group, block_size)
     rows = max(16, triton.next_power_of_2(tokens * group))
     _attend[(len(tasks), kv_heads, splits)](
-        own_TQD,
-        to_sinks_TQD,
-        keys,
-        values,
-        out_TQD,
-        partial,
-        lse,
-        tasks,
-        table,
-        blocks * block_size,
-        size**-0.5 * _LOG2_E,
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        HEAD_SIZE=size,
-        BLOCK_SIZE=block_size,
-        FIELDS=FIELDS,
-        M=rows,
-        N=tile,
-        SPLITS=splits,
-        AHEAD=32,
-        num_warps=warps,
-        num_stages=stages,
-    )
+        own_TQD, to_sinks_TQD, keys, values, out_TQD, partial, lse, tasks, table,
+        blocks * block_size, size**-0.5 * _LOG2_E,
+        KV_HEADS=kv_heads, GROUP=group, HEAD_SIZE=size, BLOCK_SIZE=block_size,
+        FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits, AHEAD=32, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     if splits > 1:
+        padded = triton.next_power_of_2(splits)
         _join[(count * queries,)](
-            partial,
-            lse,
-            out_TQD,
-            HEAD_SIZE=size,
-            SPLITS=splits,
-            PADDED=triton.next_power_of_2(splits),
-            num_warps=1,
+            partial, lse, out_TQD, HEAD_SIZE=size, SPLITS=splits, PADDED=padded, num_warps=1
         )
     return out_TQD

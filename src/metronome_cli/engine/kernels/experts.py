@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_PROGRAMS = 264  # that keep the device busy: two on each of 132 multiprocessors
-
 
 @triton.jit
 def _choose(
@@ -135,14 +133,6 @@ def _down(
     tl.store(out_at, total.to(out.dtype.element_ty), mask=there[:, None] & in_columns)
 
 
-def _columns(size: int, chosen: int, most: int) -> int:
-    """Columns of a tile: fewer where few experts are chosen, so that enough programs read their weights."""
-    columns = most
-    while columns > 16 and chosen * triton.cdiv(size, columns) < _PROGRAMS:
-        columns //= 2
-    return columns
-
-
 def experts(
     x_TE: Tensor, router_XE: Tensor, gate_up_XIE: Tensor, down_XEI: Tensor, top: int, normed: bool
 ) -> Tensor:
@@ -170,13 +160,13 @@ def experts(
     warps = 4 if rows <= 64 else 8
     most = triton.cdiv(tokens, rows)  # one expert may get every token, each once
     y = x_TE.new_empty((entries, inner))
-    narrow = _columns(inner, min(entries, count), 64 if rows <= 64 else 128)
+    narrow = 64 if rows <= 64 else 128
     _gate_up[(triton.cdiv(inner, narrow), most, count)](
         x_TE, gate_up_XIE, order, start, y,
         SIZE=size, INNER=inner, TOP=top, M=rows, N=narrow, K=64, num_warps=warps, num_stages=3,
     )  # fmt: skip
     out = x_TE.new_empty((tokens, top, size))
-    wide = _columns(size, min(entries, count), 128)
+    wide = 128
     _down[(triton.cdiv(size, wide), most, count)](
         y, down_XEI, order, start, share, out,
         SIZE=size, INNER=inner, M=rows, N=wide, K=64, num_warps=warps, num_stages=3,
