@@ -113,6 +113,7 @@ class ServerSection(_Section):
 
 
 class RunSection(_Section):
+    device: Literal["cpu", "cuda"] = "cpu"  # where the thinker computes; ears stay on the CPU
     threads: Count = 2
     seed: Annotated[int, Field(ge=0)] = 0
 

@@ -20,6 +20,7 @@ from ..errors import ProfileError
 from ..window import Policy, Positions, Recycle
 from .blocks import BlockHook, BlockPool
 from .decoder import Decoder
+from .device import check_kernels
 from .eager import EagerSteps
 from .kv_pool import KvPool
 from .rows import Computed, Row, Session, Steps
@@ -338,8 +339,9 @@ class Engine:
 
 
 def _steps(decoder: Decoder, memory: KvPool) -> Steps:
-    """How steps are computed where `decoder` lives."""
+    """How steps are computed where `decoder` lives. ProfileError when no kernel is written for it."""
     if decoder.device.type == "cuda":
+        check_kernels(decoder.config, memory.keys.dtype)
         from .cuda import CudaSteps
 
         return CudaSteps(decoder, memory)

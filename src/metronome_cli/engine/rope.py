@@ -52,6 +52,10 @@ class Rope:
     def axes(self) -> int:
         return int(self._axis_F.max()) + 1
 
+    def to(self, device: torch.device) -> Rope:
+        """The same on another device."""
+        return Rope(self._inverse_F.to(device), self._axis_F.to(device), self._dtype)
+
     def angles(self, rotary_TA: Tensor) -> Tensor:
         """Angles [T, F] in float64."""
         return rotary_TA[:, self._axis_F].double() * self._inverse_F

@@ -33,20 +33,30 @@ LayOut = Callable[..., Linear]  # of a weight and perhaps a bias
 
 
 def load_decoder(
-    folder: Path, dtype: torch.dtype | str = torch.float32, products: torch.dtype | None = None
+    folder: Path,
+    dtype: torch.dtype | str = torch.float32,
+    products: torch.dtype | None = None,
+    device: torch.device | None = None,
 ) -> Decoder:
     """The decoder of a checkpoint folder. AssetError when it is of another architecture or incomplete.
 
-    `products`: what its matrices are multiplied in (linear.py); by default `dtype`.
+    `products`: what its matrices are multiplied in (linear.py); by default `dtype`. `device`: where it lives;
+    by default torch's.
     """
-    dtype = _DTYPES[dtype] if isinstance(dtype, str) else dtype
+    dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
+    device = device or torch.get_default_device()
     lay_out = partial(Linear, products=products)
     source = _read_config(folder)
     config = _decoder_config(source, folder)
-    tensors = _Tensors(folder, dtype)
+    tensors = _Tensors(folder, dtype, device)
     weights = _fuse(config, tensors.take, lay_out)
     tensors.check_nothing_left(ignore={"lm_head.weight"} if config.tied else set())
-    return Decoder(config, weights, make_rope(source, folder, dtype))
+    return Decoder(config, weights, make_rope(source, folder, dtype).to(device))
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """A profile's `model.dtype`."""
+    return _DTYPES[name]
 
 
 def read_decoder_config(folder: Path) -> DecoderConfig:
@@ -186,9 +196,10 @@ def _fuse_experts(config: DecoderConfig, take: Take, prefix: str) -> Experts:
 class _Tensors:
     """The tensors of a folder by key, read one at a time, each taken once."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
         self._folder = folder
         self._dtype = dtype
+        self._device = device
         self._file_of = _files_by_key(folder)
 
     def take(self, key: str, shape: tuple[int, ...]) -> Tensor:
@@ -199,7 +210,7 @@ class _Tensors:
             tensor: Tensor = shard.get_tensor(key)
         if tuple(tensor.shape) != shape:
             raise AssetError(f"{file}: {key} has shape {tuple(tensor.shape)}, the config says {shape}")
-        return tensor.to(torch.get_default_device(), self._dtype)
+        return tensor.to(self._device, self._dtype)
 
     def check_nothing_left(self, ignore: set[str]) -> None:
         left = sorted(key for key in self._file_of if key not in ignore and not key.endswith("inv_freq"))

@@ -12,13 +12,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
+from ..engine.decoder import Decoder
+from ..engine.device import block_bytes, check_memory, device_of
 from ..engine.engine import Engine, StepOutput
 from ..engine.linear import products_of
 from ..engine.sampling import Sampling
-from ..engine.weights import load_decoder
+from ..engine.weights import count_weights, dtype_of, load_decoder, read_decoder_config
 from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import OWN, Profile, Terms
 from ..window import Policy
@@ -78,7 +81,7 @@ class TextModel:
         self._chat = Chat(folder, profile.model.header)
         self._policy = profile.check_fit(len(self._chat.header))
         self._engine = Engine(
-            load_decoder(folder, profile.model.dtype, products_of(profile.model.products)),
+            _load(folder, profile),
             profile.pool.blocks,
             profile.pool.block_size,
             max_append=profile.beat.prefill_tokens,
@@ -116,8 +119,8 @@ class TextModel:
                 self._take_turns(talk)
                 talks.append(talk)
         speakers = yield from self._prefill(talks)
-        for _ in range(self._profile.beat.tau - 1):
-            speakers = yield from self._decode(speakers)
+        for left in range(self._profile.beat.tau - 1, 0, -1):
+            speakers = yield from self._decode(speakers, ahead=left > 1)
 
     def cancel(self, session: SessionId) -> None:
         if (talk := self._talks.get(session)) and talk.speaking:
@@ -174,7 +177,7 @@ class TextModel:
                 talk.inbox = list(self._chat.opening)  # cancelled, or lost in a stall: begin the reply anew
         pieces = [talk.inbox[:most] for talk in talks]
         asks = [talk.speaking and len(talk.inbox) <= most for talk in talks]
-        output = self._step(talks, pieces, asks)
+        output = self._step(talks, pieces, asks, ahead=self._profile.beat.tau > 1)
         speakers = []
         for talk, piece, ask, stalled, token in zip(
             talks, pieces, asks, output.stalled, output.ids, strict=True
@@ -191,10 +194,10 @@ class TextModel:
                 speakers.append(talk)
         return speakers
 
-    def _decode(self, speakers: list[_Talk]) -> Generator[TickEvent, None, list[_Talk]]:
+    def _decode(self, speakers: list[_Talk], ahead: bool) -> Generator[TickEvent, None, list[_Talk]]:
         """One token more for those whose reply goes on. Returns who spoke."""
         going = [talk for talk in speakers if self._goes_on(talk)]
-        output = self._step(going, [[] for _ in going], [True for _ in going])
+        output = self._step(going, [[] for _ in going], [True for _ in going], ahead)
         spoke = []
         for talk, token in zip(going, output.ids, strict=True):
             if not self._goes_on(talk):
@@ -206,10 +209,10 @@ class TextModel:
                 spoke.append(talk)
         return spoke
 
-    def _step(self, talks: list[_Talk], pieces: list[list[int]], asks: list[bool]) -> StepOutput:
+    def _step(self, talks: list[_Talk], pieces: list[list[int]], asks: list[bool], ahead: bool) -> StepOutput:
         ids = torch.tensor([token for piece in pieces for token in piece], dtype=torch.long)
         sessions = [talk.engine_session for talk in talks]
-        return self._engine.step(sessions, [len(piece) for piece in pieces], ids, sample=asks)
+        return self._engine.step(sessions, [len(piece) for piece in pieces], ids, sample=asks, ahead=ahead)
 
     def _goes_on(self, talk: _Talk) -> bool:
         here = self._talks.get(talk.session) is talk  # not closed, nor opened anew on other terms
@@ -233,3 +236,13 @@ class TextModel:
         unbegun = talk.speaking and lost > 0 and not self._free
         talk.speaking = talk.speaking and not unbegun
         return Stalled(talk.session, lost, reply=unbegun)
+
+
+def _load(folder: Path, profile: Profile) -> Decoder:
+    """The thinker, on the profile's device, once it is sure that it and the pool fit there."""
+    device, dtype = device_of(profile.run.device), dtype_of(profile.model.dtype)
+    if device.type == "cuda":
+        weights = count_weights(folder) * dtype.itemsize
+        block = block_bytes(read_decoder_config(folder), profile.pool.block_size, dtype)
+        check_memory(weights, profile.pool.blocks, block, device)
+    return load_decoder(folder, dtype, products_of(profile.model.products), device)
