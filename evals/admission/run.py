@@ -40,6 +40,7 @@ from ..live import serve_and_load
 RESULTS = Path(__file__).parent / "results"
 CONTROLLERS = ("aimd", "gradient", "forecast")
 POLICIES = ("window", "unbounded")
+JUDGED = ("aimd", "forecast")  # on unbounded calls
 SETTLED_BEATS = 60  # after the first call, from which on there are to be as many calls as fit
 
 
@@ -170,7 +171,7 @@ def judge(arms: dict[str, Any], n: int) -> list[dict[str, Any]]:
         if policy == "window":
             near = sum(is_near(run["settled_at"], n) for run in runs)
             rows.append(_limit(f"{arm}: runs settled within max(1, 5 %) of N", len(runs), near))
-        elif name != "gradient":  # of which the issue asks nothing there
+        elif name in JUDGED:
             walls = sum(run["first_stall_beat"] is not None for run in runs)
             rows.append(
                 _limit(f"{arm}: runs that hit the wall", 0 if name == "forecast" else len(runs), walls)
@@ -226,7 +227,7 @@ def main() -> None:
             for seed in seeds:
                 jobs[f"{policy} {name} {seed}"] = partial(serve_ramp, policy, name, seed, options.threads)
     if again and "unbounded" in options.policies:
-        for name in CONTROLLERS:
+        for name in JUDGED:
             repeats = partial(play_ramps, "unbounded", name, again, options.threads)
             jobs[f"unbounded {name} again"] = repeats
     played = play_all(jobs, options.played, 1)

@@ -6,6 +6,7 @@ Run:  python -m evals.speed.run                          (about 5 minutes on one
 Random weights of real models' sizes, bfloat16, windows of 1,024 tokens and 20 sinks, full. Parts:
 
 - decode: one token for B sessions, as a graph alone and through `Engine.step`, against the floor.
+- narrow: the same decode step with FP8 windows and bfloat16 sinks, and the memory of both pools.
 - attention: its kernel alone against the card's copy bandwidth, and torch's own on contiguous caches.
 - peers: the same decode step in transformers, eager, as it comes.
 - frames: 50 tokens in and 25 out for N calls, through ticker, recorder and admission: what is not GPU work?
@@ -33,6 +34,7 @@ from metronome_cli.clock import SystemClock
 from metronome_cli.engine.cuda import Begun, CudaSteps
 from metronome_cli.engine.engine import Engine
 from metronome_cli.engine.graphs import Graphs
+from metronome_cli.engine.kv_pool import LayerMemory, Narrow
 from metronome_cli.engine.random_weights import SIZES, sized_decoder
 from metronome_cli.engine.rows import Row
 from metronome_cli.profile import load_profile
@@ -129,6 +131,24 @@ def _kernels(graphs: Graphs, batch: int) -> dict[str, list[float]]:
     return {row.key[:40]: [round(row.device_time_total), row.count] for row in rows[:10]}
 
 
+def narrow(card: Card) -> list[dict[str, Any]]:
+    """Qwen2.5-7B's size, windows of 8 bits."""
+    name, rows = "qwen2.5-7b", []
+    most = max(BATCHES[name])
+    for kv in (torch.bfloat16, Narrow(most)):
+        decoder = sized_decoder(name, torch.bfloat16, "cuda")
+        engine = Engine(decoder, BLOCKS * most, BLOCK, APPEND, kv_dtype=kv)
+        found = decode(name, engine, card)
+        kind = "fp8" if isinstance(kv, Narrow) else "bf16"
+        rows.append(
+            say(f"narrow {kind}", pool_bytes=engine.memory.bytes, graph_ms=[row["graph_ms"] for row in found])
+        )
+        del engine, decoder
+        gc.collect()
+        torch.cuda.empty_cache()
+    return rows
+
+
 def attention(card: Card) -> list[dict[str, Any]]:
     """One layer over full windows: our kernel on its pool, torch's on contiguous caches of the same keys."""
     from metronome_cli.engine.blocks import BlockPool
@@ -159,11 +179,13 @@ def attention(card: Card) -> list[dict[str, Any]]:
             shape = (3, kv_heads, accounts.total + 1, block, 128)  # three layers: more than the cache holds
             keys, values = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2))
             query = torch.randn(batch, queries, 128, dtype=torch.bfloat16, device="cuda")
-            splits = max(1, min(16, 264 // (batch * kv_heads)))
+            splits = max(1, min(16, 132 // (batch * kv_heads)))  # as cuda.py
 
-            def ours(q: Tensor = query, k: Tensor = keys, v: Tensor = values, s: int = splits) -> None:
-                for layer in range(3):
-                    attend(q, q, k[layer], v[layer], tasks, table, tokens=1, splits=s)  # noqa: B023
+            layers = [LayerMemory(k, v, k, v, None) for k, v in zip(keys, values, strict=True)]
+
+            def ours(q: Tensor = query, of: Sequence[LayerMemory] = layers, s: int = splits) -> None:
+                for layer in of:
+                    attend(q, q, layer, tasks, table, tokens=1, splits=s)  # noqa: B023
 
             moved = 2 * 2 * batch * kv_heads * 1044 * 128
             ours_ms = milliseconds(ours) / 3
@@ -315,7 +337,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ("decode", "attention", "peers", "frames", "ages", "bounds")
+    parts = ("decode", "narrow", "attention", "peers", "frames", "ages", "bounds")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -324,6 +346,8 @@ def main() -> None:
     rows = [say("card", **card.as_dict())]
     if "attention" in options.parts:
         rows += attention(card)
+    if "narrow" in options.parts:
+        rows += narrow(card)
     for name in options.sizes:
         gc.collect()
         torch.cuda.empty_cache()

@@ -77,6 +77,7 @@ class PoolSection(_Section):
 
     blocks: Annotated[int, Field(ge=1, le=10_000_000)] = 320
     block_size: Count = 16
+    kv: Literal["model", "fp8"] = "model"  # fp8: windows in 8 bits, sinks as the model; CUDA alone
 
 
 class AdmissionSection(_Section):

@@ -165,3 +165,34 @@ def test_every_visible_index_is_held_when_it_is_looked_at(
         seen = [p for p in range(lane.length) if p < sinks or p > start - policy.window]
         assert all(p // block_size in lane.table for p in seen)
         lane.retire()
+
+
+def test_sinks_apart_take_pinned_blocks_for_as_long_as_the_lane_lives() -> None:
+    pool = BlockPool(100, 2, pinned=5)
+    policy = Window(6, 3)  # two blocks of sinks
+    first, second = pool.open(policy, 4), pool.open(policy, 4)
+    assert first is not None
+    assert second is not None
+    assert len(first.pinned) == len(second.pinned) == 2
+    assert not set(first.pinned) & set(second.pinned)
+    assert pool.room(policy, 4) == 0
+    assert pool.open(policy, 4) is None
+    assert pool.open(Window(6), 4) is not None  # without sinks it needs none
+    for _ in range(10):
+        assert first.extend(4)
+        first.retire()
+        pool.check()
+    first.close()
+    first.close()
+    pool.check()
+    assert pool.room(policy, 4) == 1
+    assert pool.open(policy, 4) is not None
+
+
+def test_a_pinned_block_that_is_lost_is_noticed() -> None:
+    pool = BlockPool(100, 2, pinned=5)
+    lane = pool.open(Window(6, 3), 4)
+    assert lane is not None
+    lane.pinned.pop()
+    with pytest.raises(AssertionError, match="pinned blocks lost or held twice: 1 held of 5"):
+        pool.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -60,10 +61,10 @@ def test_no_triton(card: pytest.MonkeyPatch) -> None:
     [
         ({"head_dim": 80}, torch.bfloat16, "head_dim = 80: the kernels take 16, 32, 64, 128, 256"),
         ({"experts": 8, "top": 2, "intermediate": 100}, torch.bfloat16, "moe_intermediate_size = 100"),
-        ({}, torch.float8_e4m3fn, "kv_dtype = 'torch.float8_e4m3fn': use float32, bfloat16 or float16"),
+        ({}, torch.float64, "kv_dtype = 'torch.float64': use float32, bfloat16, float16 or fp8"),
     ],
 )
-def test_what_no_kernel_is_written_for(changes: dict[str, int], dtype: torch.dtype, message: str) -> None:
+def test_what_no_kernel_is_written_for(changes: dict[str, Any], dtype: torch.dtype, message: str) -> None:
     with pytest.raises(ProfileError, match=message):
         check_kernels(dataclasses.replace(QWEN, **changes), dtype)
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from transformers import GenerationConfig
 
 from metronome_cli.engine.engine import Engine
+from metronome_cli.engine.kv_pool import Narrow
 from metronome_cli.engine.rope import Rope
 from metronome_cli.engine.sampling import Chooser, Sampling, choose
 from metronome_cli.engine.weights import load_decoder
@@ -304,3 +305,8 @@ def test_any_sequence_of_open_step_cancel_close_and_stall_keeps_the_accounts(tmp
     run_state_machine_as_test(
         Calls, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
     )
+
+
+def test_narrow_windows_are_refused_where_no_kernel_reads_them(llama: Tiny) -> None:
+    with pytest.raises(ProfileError, match="kv_dtype = 'fp8': only the kernels on a CUDA device read it"):
+        Engine(load_decoder(llama.folder), 40, 4, 8, kv_dtype=Narrow(4))

@@ -19,7 +19,9 @@ BlockHook = Callable[[Sequence[int]], None]
 class BlockPool:
     """`blocks` equal blocks of `block_size` token places.
 
-    `on_lease` and `on_release` hear of every block that changes hands, in batches.
+    `on_lease` and `on_release` hear of every block that changes hands, in batches. `pinned`: blocks of a
+    second kind, in which sinks lie by themselves (kv_pool.py); a lane takes as many as it has sink blocks
+    when it opens, and keeps them.
     """
 
     def __init__(
@@ -28,8 +30,11 @@ class BlockPool:
         block_size: int,
         on_lease: BlockHook | None = None,
         on_release: BlockHook | None = None,
+        pinned: int = 0,
     ) -> None:
         self.total = blocks
+        self.pinned = pinned
+        self._free_pinned = list(range(pinned - 1, -1, -1))
         self.block_size = block_size
         self.reserved = 0  # promised to bounded lanes, held or not
         self._promised = 0  # of those, not yet held
@@ -56,14 +61,17 @@ class BlockPool:
         bound = most_blocks(policy, self.block_size, max_append)
         if bound is None:
             return None if self.spare > 0 else 0
-        return self.spare // bound
+        kept = blocks_for(reach(policy)[1], self.block_size) if self.pinned else 0
+        return min(self.spare // bound, len(self._free_pinned) // kept) if kept else self.spare // bound
 
     def open(self, policy: Policy, max_append: int) -> Lane | None:
         """A lane that appends at most `max_append` tokens at a time; None when its bound does not fit."""
         bound = most_blocks(policy, self.block_size, max_append)
-        if (bound or 0) > self.spare:
+        kept = blocks_for(reach(policy)[1], self.block_size) if self.pinned else 0
+        if (bound or 0) > self.spare or kept > len(self._free_pinned):
             return None
         lane = Lane(self, policy, max_append, bound)
+        lane.pinned = [self._free_pinned.pop() for _ in range(kept)]
         self.reserved += bound or 0
         self._promised += bound or 0
         self._lanes.add(lane)
@@ -76,6 +84,9 @@ class BlockPool:
             raise AssertionError(
                 f"blocks lost or held twice: {len(held)} held, {self.free} free of {self.total}"
             )
+        pinned = [block for lane in self._lanes for block in lane.pinned]
+        if sorted(pinned + self._free_pinned) != list(range(self.pinned)):
+            raise AssertionError(f"pinned blocks lost or held twice: {len(pinned)} held of {self.pinned}")
         owed = sum(lane.bound - lane.held for lane in self._lanes if lane.bound is not None)
         if owed != self._promised or self.spare < 0:
             raise AssertionError(f"{owed} blocks owed, {self._promised} promised, {self.free} free")
@@ -97,6 +108,8 @@ class BlockPool:
 
     def _forget(self, lane: Lane) -> None:
         self._lanes.discard(lane)
+        self._free_pinned.extend(lane.pinned)
+        lane.pinned = []
         self.reserved -= lane.bound or 0
         self._promised -= lane.bound or 0
 
@@ -113,6 +126,7 @@ class Lane:
         self.bound = bound
         self.length = 0  # tokens appended so far: the index of the next one
         self.table: dict[int, int] = {}
+        self.pinned: list[int] = []  # blocks of the second kind, by logical number, where the pool has such
         self._pool = pool
         self._max_append = max_append
         self._end = 0  # next logical block to lease

@@ -41,7 +41,7 @@ class _Integers:
 
     def __init__(self, tokens: int, axes: int, blocks: int, device: torch.device) -> None:
         wide = {"ids": tokens, "after": tokens, "place": tokens, "end": tokens}
-        wide |= {"rotary": tokens * axes, "at_sinks": tokens * axes}
+        wide |= {"sink_place": tokens, "rotary": tokens * axes, "at_sinks": tokens * axes}
         narrow = {"tasks": tokens * FIELDS, "table": blocks, "ban": tokens, "settings": tokens * 3}
         size = 8 * sum(wide.values()) + 4 * sum(narrow.values())
         self._hosts = [torch.zeros(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -97,7 +97,7 @@ class CudaSteps:
         config = decoder.config
         self._decoder, self._memory = decoder, memory
         self._axes, self._group = decoder.rope.axes, config.heads // config.kv_heads
-        device, blocks = decoder.device, memory.scratch
+        device, blocks = decoder.device, memory.scratch + memory.sink_keys.shape[2]
         self._graphs = Graphs(self._replayed)
         most = max(self._graphs.most, 1)
         self._small = _Integers(most, self._axes, blocks, device)
@@ -127,7 +127,7 @@ class CudaSteps:
 
     def _replay(self, rows: Sequence[Row], tokens: int) -> Tensor:
         bucket = self._graphs.bucket(tokens)
-        laid = lay_out(rows, self._memory.block_size, self._axes, 1)
+        laid = self._lay_out(rows, 1)
         self._fill(self._small, rows, laid, bucket)
         self._embed_into(self._embedded, rows)
         self._small.send()
@@ -170,7 +170,7 @@ class CudaSteps:
         """Hidden states of some rows, and where those that sample end."""
         tokens = sum(row.tokens for row in rows)
         together = max(1, 64 // self._group)
-        laid = lay_out(rows, self._memory.block_size, self._axes, together)
+        laid = self._lay_out(rows, together)
         self._fill(self._large, rows, laid, tokens)
         embedded = self._hidden.new_empty((tokens, self._decoder.config.hidden))
         self._embed_into(embedded, rows)
@@ -182,6 +182,11 @@ class CudaSteps:
         return done_TE, arrays["end"][: sum(row.sample for row in rows)].clone()
 
     # ---- What both share ----
+
+    def _lay_out(self, rows: Sequence[Row], tokens_a_task: int) -> Laid:
+        apart = self._memory.key_scales is not None
+        scratch = self._memory.scratch if apart else None
+        return lay_out(rows, self._memory.block_size, self._axes, tokens_a_task, scratch)
 
     def _fill(self, integers: _Integers, rows: Sequence[Row], laid: Laid, padded: int) -> None:
         """Write a step's integers; tokens past its own, up to `padded`, go to the scratch block."""
@@ -198,6 +203,9 @@ class CudaSteps:
             at += row.tokens
         arrays["place"][tokens:padded] = self._memory.scratch * self._memory.block_size
         arrays["place"][:tokens] = laid.place_T
+        arrays["sink_place"][:padded] = -1
+        if laid.sink_place_T is not None:
+            arrays["sink_place"][:tokens] = laid.sink_place_T
         axes = self._axes
         arrays["rotary"][: tokens * axes] = laid.rotary_TA.ravel()
         arrays["at_sinks"][: tokens * axes] = laid.at_sinks_TA.ravel()
@@ -231,6 +239,7 @@ class CudaSteps:
         axes, kv_heads = self._axes, self._decoder.config.kv_heads
         return Batch(
             arrays["place"][:tokens],
+            arrays["sink_place"][:tokens],
             arrays["rotary"][: tokens * axes].view(-1, axes),
             arrays["at_sinks"][: tokens * axes].view(-1, axes),
             arrays["tasks"][: tasks * FIELDS].view(-1, FIELDS),

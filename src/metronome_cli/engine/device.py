@@ -15,11 +15,12 @@ import torch
 
 from ..errors import ProfileError
 from .decoder import DecoderConfig
+from .kv_pool import FP8
 
 _OLDEST = (8, 0)  # compute capability: bfloat16 in the matrix units
 _HEAD_SIZES = (16, 32, 64, 128, 256)
 _EXPERT_TILE = 64  # the experts' products go over sizes in such steps
-_KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16, FP8)
 _WORK_BYTES = 4 * 2**30  # graphs, logits and what 8,192 tokens need between two layers, with room to spare
 
 
@@ -50,12 +51,13 @@ def check_kernels(config: DecoderConfig, kv_dtype: torch.dtype) -> None:
         cure = f"experts' sizes have to be multiples of {_EXPERT_TILE}; use run.device = cpu"
         raise ProfileError("moe_intermediate_size", config.intermediate, cure)
     if kv_dtype not in _KV_DTYPES:
-        raise ProfileError("kv_dtype", str(kv_dtype), "use float32, bfloat16 or float16")
+        raise ProfileError("kv_dtype", str(kv_dtype), "use float32, bfloat16, float16 or fp8")
 
 
 def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Memory of one block: keys and values of all layers."""
-    return 2 * config.layers * config.kv_heads * config.head_dim * block_size * dtype.itemsize
+    """Memory of one block: keys and values of all layers, of FP8 with a scale for each head."""
+    head = config.head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == FP8 else 0)
+    return 2 * config.layers * config.kv_heads * block_size * head
 
 
 def check_memory(weights: int, blocks: int, block: int, device: torch.device) -> None:

@@ -22,7 +22,7 @@ from .blocks import BlockHook, BlockPool
 from .decoder import Decoder
 from .device import check_kernels
 from .eager import EagerSteps
-from .kv_pool import KvPool
+from .kv_pool import KvPool, Narrow
 from .rows import Computed, Row, Session, Steps
 from .sampling import Chooser, Sampling
 
@@ -71,7 +71,7 @@ class Engine:
         blocks: int,
         block_size: int,
         max_append: int,
-        kv_dtype: torch.dtype | None = None,
+        kv_dtype: torch.dtype | Narrow | None = None,
         on_release: BlockHook | None = None,
     ) -> None:
         config = decoder.config
@@ -84,7 +84,8 @@ class Engine:
         self._steps = _steps(decoder, self.memory)
         # Kernels never read what a mask hides; who reads whole blocks wants them clean.
         on_lease = None if self._steps.can_run_ahead else self.memory.wipe
-        self.pool = BlockPool(blocks, block_size, on_lease=on_lease, on_release=on_release)
+        pinned = kv_dtype.pinned if isinstance(kv_dtype, Narrow) else 0
+        self.pool = BlockPool(blocks, block_size, on_lease=on_lease, on_release=on_release, pinned=pinned)
         self._ahead: _Step | None = None  # begun, and not asked for yet
         self._sessions: dict[int, Session] = {}
         self._last_number = 0
@@ -345,6 +346,10 @@ def _steps(decoder: Decoder, memory: KvPool) -> Steps:
         from .cuda import CudaSteps
 
         return CudaSteps(decoder, memory)
+    if memory.key_scales is not None:
+        raise ProfileError(
+            "kv_dtype", "fp8", "only the kernels on a CUDA device read it; use run.device = cuda"
+        )
     return EagerSteps(decoder, memory)
 
 

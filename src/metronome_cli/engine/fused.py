@@ -22,6 +22,7 @@ class Batch:
     """A step's integers on the device. Lengths are those of a graph: rows past the step's own are padding."""
 
     place_T: Tensor
+    sink_place_T: Tensor | None
     rotary_TA: Tensor
     at_sinks_TA: Tensor
     tasks: Tensor
@@ -36,16 +37,16 @@ def forward(decoder: Decoder, hidden_TE: Tensor, batch: Batch, pool: KvPool) -> 
     turns = (*_turn(decoder, batch.rotary_TA), *_turn(decoder, batch.at_sinks_TA))
     added: Tensor | None = None
     for number, layer in enumerate(weights.layers):
-        keys, values = pool.keys[number], pool.values[number]
+        memory = pool.layer(number)
         qkv_TX = layer.qkv(add_norm(hidden_TE, added, layer.input_norm, config.norm_eps))
         norms = None
         if layer.query_norm is not None and layer.key_norm is not None:
             norms = layer.query_norm, layer.key_norm
         own_TQD, to_sinks_TQD = rotate_write(
-            qkv_TX, norms, turns, batch.place_T, keys, values, config.heads, config.norm_eps
+            qkv_TX, norms, turns, (batch.place_T, batch.sink_place_T), memory, config.heads, config.norm_eps
         )
         mixed_TQD = attend(
-            own_TQD, to_sinks_TQD, keys, values, batch.tasks, batch.table,
+            own_TQD, to_sinks_TQD, memory, batch.tasks, batch.table,
             tokens=batch.tokens_a_task, splits=batch.splits,
         )  # fmt: skip
         added = layer.out(mixed_TQD.flatten(1))

@@ -25,7 +25,8 @@ Integers = NDArray[np.int64]
 class Laid:
     """T tokens of R rows. Rotary positions are [T, A]."""
 
-    place_T: Integers  # in the flattened pool
+    place_T: Integers  # in the flattened pool; where sinks lie apart, of a sink: in scratch
+    sink_place_T: Integers | None  # in the flattened pinned blocks, or -1; None where sinks do not lie apart
     rotary_TA: Integers
     at_sinks_TA: Integers  # where a query stands when it looks at the sinks (rope.anchored)
     tasks: NDArray[np.int32]  # [tasks, FIELDS]
@@ -33,8 +34,14 @@ class Laid:
     end_R: Integers  # each row's last token
 
 
-def lay_out(rows: Sequence[Row], block_size: int, axes: int, tokens_a_task: int) -> Laid:
-    """`rows`, whose lanes have just been extended by their tokens."""
+def lay_out(
+    rows: Sequence[Row], block_size: int, axes: int, tokens_a_task: int, scratch: int | None = None
+) -> Laid:
+    """`rows`, whose lanes have just been extended by their tokens.
+
+    `scratch`: the block of nobody, given where sinks lie apart: each row's pinned blocks then come first in
+    the table, and its others after them.
+    """
     lanes = [row.session.lane for row in rows]
     count_R = np.fromiter((row.tokens for row in rows), np.int64, len(rows))
     start_R = np.fromiter((lane.length for lane in lanes), np.int64, len(rows)) - count_R
@@ -42,25 +49,35 @@ def lay_out(rows: Sequence[Row], block_size: int, axes: int, tokens_a_task: int)
     window_R, sinks_R = reach_R2.T
     pinned_R = np.fromiter((lane.sink_blocks for lane in lanes), np.int64, len(rows))
     oldest_R = np.fromiter((lane.oldest for lane in lanes), np.int64, len(rows))
-    held_R = np.fromiter((lane.held for lane in lanes), np.int64, len(rows))
-    table = np.fromiter(chain.from_iterable(lane.table.values() for lane in lanes), np.int32)
+    apart_R = np.fromiter((len(lane.pinned) for lane in lanes), np.int64, len(rows))
+    held_R = apart_R + np.fromiter((lane.held for lane in lanes), np.int64, len(rows))
+    table = np.fromiter(
+        chain.from_iterable(chain(lane.pinned, lane.table.values()) for lane in lanes), np.int32
+    )
     offset_R = np.cumsum(held_R) - held_R
 
     row_T = np.repeat(np.arange(len(rows)), count_R)
     first_R = np.cumsum(count_R) - count_R
     index_T = start_R[row_T] + np.arange(len(row_T)) - first_R[row_T]
     # A lane's table lists its sink blocks, then its run: where a logical block stands in it.
-    to_run_R = pinned_R - oldest_R
+    to_run_R = apart_R + pinned_R - oldest_R
     logical_T = index_T // block_size
-    column_T = logical_T + np.where(logical_T < pinned_R[row_T], 0, to_run_R[row_T])
-    place_T = table[offset_R[row_T] + column_T].astype(np.int64) * block_size + index_T % block_size
+    column_T = logical_T + np.where(logical_T < pinned_R[row_T], apart_R[row_T], to_run_R[row_T])
+    within_T = index_T % block_size
+    place_T = table[offset_R[row_T] + column_T].astype(np.int64) * block_size + within_T
+    sink_place_T = None
+    if scratch is not None:
+        is_sink_T = index_T < sinks_R[row_T]
+        at_T = offset_R[row_T] + np.where(is_sink_T, logical_T, 0)
+        sink_place_T = np.where(is_sink_T, table[at_T].astype(np.int64) * block_size + within_T, -1)
+        place_T = np.where(is_sink_T, scratch * block_size, place_T)
 
     rotary_TA = _rotary(rows, count_R, row_T, first_R, axes)
     is_anchored_R = np.fromiter((row.session.positions == "anchored" for row in rows), bool, len(rows))
     shift_T = np.maximum(index_T - (sinks_R + window_R - 1)[row_T], 0) * is_anchored_R[row_T]
 
     run_R = np.maximum(sinks_R, start_R - window_R + 1) // block_size  # where the window's run begins
-    run_column_R = run_R + np.where(run_R < pinned_R, 0, to_run_R)
+    run_column_R = run_R + np.where(run_R < pinned_R, apart_R, to_run_R)
     base_R = run_R * block_size
     fields_R = np.stack(
         (
@@ -76,6 +93,7 @@ def lay_out(rows: Sequence[Row], block_size: int, axes: int, tokens_a_task: int)
     )
     return Laid(
         place_T,
+        sink_place_T,
         rotary_TA,
         rotary_TA - shift_T[:, None],
         _tasks(count_R, first_R, fields_R, tokens_a_task),

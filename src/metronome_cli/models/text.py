@@ -19,12 +19,13 @@ import torch
 from ..engine.decoder import Decoder
 from ..engine.device import block_bytes, check_memory, device_of
 from ..engine.engine import Engine, StepOutput
+from ..engine.kv_pool import FP8, Narrow
 from ..engine.linear import products_of
 from ..engine.sampling import Sampling
 from ..engine.weights import count_weights, dtype_of, load_decoder, read_decoder_config
 from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import OWN, Profile, Terms
-from ..window import Policy
+from ..window import Policy, blocks_for, reach
 from .assets import locate
 from .chat import After, Chat, Stream
 
@@ -85,8 +86,17 @@ class TextModel:
             profile.pool.blocks,
             profile.pool.block_size,
             max_append=profile.beat.prefill_tokens,
+            kv_dtype=self._kv(),
         )
         self._talks: dict[SessionId, _Talk] = {}
+
+    def _kv(self) -> torch.dtype | Narrow | None:
+        """What the pool holds. Sinks apart have room for as many calls as are ever let in on these terms."""
+        profile = self._profile
+        if profile.pool.kv == "model":
+            return None
+        each = blocks_for(reach(self._policy)[1], profile.pool.block_size)
+        return Narrow(each * profile.admission.max_sessions, dtype_of(profile.model.dtype))
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         model = self._profile.model
@@ -243,6 +253,7 @@ def _load(folder: Path, profile: Profile) -> Decoder:
     device, dtype = device_of(profile.run.device), dtype_of(profile.model.dtype)
     if device.type == "cuda":
         weights = count_weights(folder) * dtype.itemsize
-        block = block_bytes(read_decoder_config(folder), profile.pool.block_size, dtype)
+        kept = FP8 if profile.pool.kv == "fp8" else dtype
+        block = block_bytes(read_decoder_config(folder), profile.pool.block_size, kept)
         check_memory(weights, profile.pool.blocks, block, device)
     return load_decoder(folder, dtype, products_of(profile.model.products), device)

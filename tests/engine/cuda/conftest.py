@@ -1,10 +1,12 @@
-"""Tests that need a CUDA device, and what they share: decoders on it with the same weights on the CPU."""
+"""Tests of what runs on a CUDA device, and what they share: decoders on it with the same weights on the CPU.
+
+Without a device, TRITON_INTERPRET=1 tries the kernels in Triton's interpreter, where Triton is installed.
+"""
 
 from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -13,20 +15,7 @@ from metronome_cli.engine.linear import Linear
 from metronome_cli.engine.random_weights import random_decoder
 from metronome_cli.engine.rope import Rope
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "engine/cuda" in str(item.path):
-            item.add_marker(pytest.mark.gpu)
-
-
-@pytest.fixture(autouse=True)
-def few_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CUDA device, without which tests are skipped, and few graphs: capturing them takes longest."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    graphs = pytest.importorskip("metronome_cli.engine.graphs")
-    monkeypatch.setattr(graphs, "BUCKETS", (1, 8, 64, 512))
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def twins(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> tuple[Decoder, Decoder]:

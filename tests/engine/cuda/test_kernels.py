@@ -1,7 +1,11 @@
-"""Each kernel against its plain twin, over shapes, ages and policies drawn at random."""
+"""Each kernel against its plain twin, over shapes, ages and policies drawn at random.
+
+On a CUDA device, or in Triton's interpreter, which knows fewer kinds of numbers and is slow.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -9,6 +13,8 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton")
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("no CUDA device, and not TRITON_INTERPRET=1", allow_module_level=True)
 
 from metronome_cli.engine.attention import attend_plain, plan
 from metronome_cli.engine.blocks import BlockPool
@@ -17,13 +23,13 @@ from metronome_cli.engine.kernels.attention import attend
 from metronome_cli.engine.kernels.experts import experts
 from metronome_cli.engine.kernels.pointwise import add_norm, rotate_write, silu_mul
 from metronome_cli.engine.kernels.sampling import sample
-from metronome_cli.engine.kv_pool import KvPool
+from metronome_cli.engine.kv_pool import FP8, KvPool, LayerMemory
 from metronome_cli.engine.layout import lay_out
 from metronome_cli.engine.rows import Row, Session
 from metronome_cli.engine.sampling import Chooser, Sampling, choose
 from metronome_cli.window import Policy, Recycle, Unbounded, Window
 
-from .conftest import off
+from .conftest import DEVICE, off
 
 POLICIES: list[Policy] = [
     Window(1),
@@ -56,56 +62,105 @@ def some_rows(pool: BlockPool, dice: random.Random, count: int, most: int) -> li
     return rows
 
 
-@pytest.mark.parametrize("group", [1, 3, 7, 8])
-@pytest.mark.parametrize("head_size", [64, 128])
-@pytest.mark.parametrize("block_size", [8, 16, 64])
-@pytest.mark.parametrize("cut", [(1, 1, 1), (1, 1, 5), (40, 1, 2), (40, 9, 1)], ids=str)
-def test_attention(group: int, head_size: int, block_size: int, cut: tuple[int, int, int]) -> None:
-    most, tokens_a_task, splits = cut
-    dice = random.Random(f"{group} {head_size} {block_size} {cut}")
+on_a_device = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds such numbers wrongly")
+
+
+def ask(
+    memory: LayerMemory, queries: tuple[Tensor, Tensor], rows: list[Row], tokens: int, splits: int
+) -> Tensor:
+    """The kernel's answer, among tasks of nobody, as in a graph that is larger than its step."""
+    blocks, block_size = memory.keys.shape[1:3]
+    laid = lay_out(rows, block_size, 1, tokens, blocks - 1 if memory.scales else None)
+    padding = torch.zeros((3, laid.tasks.shape[1]), dtype=torch.int32)
+    tasks = torch.cat((torch.from_numpy(laid.tasks), padding)).to(DEVICE)
+    table = torch.from_numpy(laid.table).to(DEVICE)
+    own, to_sinks = (query.to(DEVICE) for query in queries)
+    return attend(own, to_sinks, memory, tasks, table, tokens=tokens, splits=splits)
+
+
+def plain_memory(keys: Tensor, values: Tensor) -> LayerMemory:
+    """A layer without scales, whose sinks lie among the rest."""
+    keys, values = keys.to(DEVICE), values.to(DEVICE)
+    return LayerMemory(keys, values, keys, values, None)
+
+
+def free_blocks(rows: list[Row], blocks: int) -> list[int]:
+    held = {block for row in rows for block in row.session.lane.table.values()}
+    return [block for block in range(blocks) if block not in held]
+
+
+SHAPES = [  # group, head size, block size, (most tokens of a row, tokens of a task, splits)
+    (group, head_size, block_size, cut)
+    for group in (1, 3, 7, 8)
+    for head_size in (64, 128)
+    for block_size in (8, 16, 64)
+    for cut in ((1, 1, 1), (1, 1, 5), (40, 1, 2), (40, 9, 1))
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES if DEVICE == "cuda" else SHAPES[::13], ids=str)
+def test_attention(shape: tuple[int, int, int, tuple[int, int, int]]) -> None:
+    group, head_size, block_size, (most, tokens_a_task, splits) = shape
     torch.manual_seed(group)
     kv_heads, blocks = 2, 3000 // block_size + 200
-    accounts = BlockPool(blocks, block_size)
-    rows = some_rows(accounts, dice, 5, most)
+    rows = some_rows(BlockPool(blocks, block_size), random.Random(str(shape)), 5, most)
     pool = KvPool(1, blocks, block_size, kv_heads, head_size, torch.float32)
     keys, values = (torch.randn(pool.keys[0].shape) for _ in range(2))
-    live = [block for row in rows for block in row.session.lane.table.values()]
-    free = [block for block in range(blocks + 1) if block not in live]
+    free = free_blocks(rows, blocks + 1)
     keys[:, free] = values[:, free] = float("nan")
     lanes, lengths = [row.session.lane for row in rows], [row.tokens for row in rows]
     own, to_sinks = (torch.randn(sum(lengths), kv_heads * group, head_size) for _ in range(2))
     want = attend_plain(own, to_sinks, keys, values, plan(lanes, lengths, pool, group))
-    laid = lay_out(rows, block_size, 1, tokens_a_task)
-    # Tasks of nobody, as in a graph that is larger than its step.
-    padding = torch.zeros((3, laid.tasks.shape[1]), dtype=torch.int32)
-    tasks = torch.cat((torch.from_numpy(laid.tasks), padding)).cuda()
-    table = torch.from_numpy(laid.table).cuda()
-    own, to_sinks, keys, values = (tensor.cuda() for tensor in (own, to_sinks, keys, values))
-    got = attend(own, to_sinks, keys, values, tasks, table, tokens=tokens_a_task, splits=splits)
+    got = ask(plain_memory(keys, values), (own, to_sinks), rows, tokens_a_task, splits)
     assert off(got, want) < 1e-5
 
 
+@pytest.mark.parametrize("most", [1, 40])
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_attention_over_narrow_windows_and_wide_sinks(most: int, block_size: int) -> None:
+    """The plain twin reads numbers that were widened again, and sinks in their own places."""
+    torch.manual_seed(most)
+    blocks = 3000 // block_size + 200
+    accounts = BlockPool(blocks, block_size, pinned=60)
+    rows = some_rows(accounts, random.Random(most), 5, most)
+    pool = KvPool(1, blocks, block_size, 2, 64, torch.float32)
+    wide = [torch.randn(pool.keys[0].shape) for _ in range(2)]
+    scales = [tensor.abs().amax(-1) / 448 for tensor in wide]
+    narrow = [(tensor / scale.unsqueeze(-1)).to(FP8) for tensor, scale in zip(wide, scales, strict=True)]
+    sinks = [torch.randn(2, 61, block_size, 64) for _ in range(2)]
+    plain = [tensor.float() * scale.unsqueeze(-1) for tensor, scale in zip(narrow, scales, strict=True)]
+    for lane in (row.session.lane for row in rows):
+        for p in range(min(lane.reach[1], lane.length)):
+            at, within = p // block_size, p % block_size
+            for tensor, apart in zip(plain, sinks, strict=True):
+                tensor[:, lane.table[at], within] = apart[:, lane.pinned[at], within]
+    lanes, lengths = [row.session.lane for row in rows], [row.tokens for row in rows]
+    own, to_sinks = (torch.randn(sum(lengths), 6, 64) for _ in range(2))
+    want = attend_plain(own, to_sinks, plain[0], plain[1], plan(lanes, lengths, pool, 3))
+    keys, values, sink_keys, sink_values = (tensor.to(DEVICE) for tensor in (*narrow, *sinks))
+    there = scales[0].to(DEVICE), scales[1].to(DEVICE)
+    memory = LayerMemory(keys, values, sink_keys, sink_values, there)
+    assert off(ask(memory, (own, to_sinks), rows, 1 if most == 1 else 9, 1), want) < 1e-5
+
+
+@on_a_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_attention_rounds_no_more_than_its_numbers(dtype: torch.dtype) -> None:
-    accounts = BlockPool(200, 16)
-    rows = some_rows(accounts, random.Random(1), 8, 1)
+    rows = some_rows(BlockPool(200, 16), random.Random(1), 8, 1)
     pool = KvPool(1, 200, 16, 4, 128, torch.float32)
     keys, values = (torch.randn(pool.keys[0].shape).to(dtype) for _ in range(2))
     lanes, lengths = [row.session.lane for row in rows], [row.tokens for row in rows]
     own, to_sinks = (torch.randn(sum(lengths), 28, 128).to(dtype) for _ in range(2))
     want = attend_plain(own.double(), to_sinks.double(), keys, values, plan(lanes, lengths, pool, 7))
-    laid = lay_out(rows, 16, 1, 1)
-    own, to_sinks, keys, values = (tensor.cuda() for tensor in (own, to_sinks, keys, values))
-    tasks, table = torch.from_numpy(laid.tasks).cuda(), torch.from_numpy(laid.table).cuda()
-    got = attend(own, to_sinks, keys, values, tasks, table, tokens=1, splits=1)
+    got = ask(plain_memory(keys, values), (own, to_sinks), rows, 1, 1)
     assert off(got, want) < (1e-2 if dtype == torch.bfloat16 else 2e-3)
 
 
 @pytest.mark.parametrize("size", [48, 2048, 3584])
 @pytest.mark.parametrize("parts", [0, 1, 8])
 def test_add_norm(size: int, parts: int) -> None:
-    hidden, weight = torch.randn(5, size, device="cuda"), torch.randn(size, device="cuda")
-    added = None if parts == 0 else torch.randn(5, parts, size, device="cuda").squeeze(1)
+    hidden, weight = torch.randn(5, size, device=DEVICE), torch.randn(size, device=DEVICE)
+    added = None if parts == 0 else torch.randn(5, parts, size, device=DEVICE).squeeze(1)
     summed = hidden if added is None else hidden + added.view(5, parts, size).sum(1)
     want = torch.nn.functional.rms_norm(summed, (size,), weight, 1e-6)
     assert off(add_norm(hidden, added, weight, 1e-6), want) < 1e-6
@@ -113,7 +168,7 @@ def test_add_norm(size: int, parts: int) -> None:
 
 
 def test_silu_mul() -> None:
-    gate_up = torch.randn(3, 2 * 5000, device="cuda")
+    gate_up = torch.randn(3, 2 * 5000, device=DEVICE)
     assert off(silu_mul(gate_up), swiglu(gate_up)) < 1e-6
 
 
@@ -123,14 +178,14 @@ def test_silu_mul() -> None:
 )
 def test_rotate_write(normed: bool, queries: int, kv_heads: int, size: int) -> None:
     tokens = 7
-    qkv = torch.randn(tokens, (queries + 2 * kv_heads) * size, device="cuda")
-    norms = (torch.rand(size, device="cuda"), torch.rand(size, device="cuda")) if normed else None
-    cos, sin, sink_cos, sink_sin = (torch.randn(tokens, size // 2, device="cuda") for _ in range(4))
-    place = torch.randperm(5 * 16, device="cuda")[:tokens]
-    keys, values = (torch.zeros(kv_heads, 5, 16, size, device="cuda") for _ in range(2))
-    own, to_sinks = rotate_write(
-        qkv, norms, (cos, sin, sink_cos, sink_sin), place, keys, values, queries, 1e-6
-    )
+    qkv = torch.randn(tokens, (queries + 2 * kv_heads) * size, device=DEVICE)
+    norms = (torch.rand(size, device=DEVICE), torch.rand(size, device=DEVICE)) if normed else None
+    cos, sin, sink_cos, sink_sin = (torch.randn(tokens, size // 2, device=DEVICE) for _ in range(4))
+    place = torch.randperm(5 * 16, device=DEVICE)[:tokens]
+    keys, values = (torch.zeros(kv_heads, 5, 16, size, device=DEVICE) for _ in range(2))
+    memory = LayerMemory(keys, values, keys, values, None)
+    turns = (cos, sin, sink_cos, sink_sin)
+    own, to_sinks = rotate_write(qkv, norms, turns, (place, None), memory, queries, 1e-6)
 
     q, k, v = qkv.view(tokens, -1, size).split((queries, kv_heads, kv_heads), dim=1)
     if norms:
@@ -140,6 +195,32 @@ def test_rotate_write(normed: bool, queries: int, kv_heads: int, size: int) -> N
     assert off(keys.flatten(1, 2)[:, place].transpose(0, 1), _turn(k, cos, sin)) < 1e-5
     assert torch.equal(values.flatten(1, 2)[:, place].transpose(0, 1), v)
     assert int((keys != 0).any(-1).sum()) == tokens * kv_heads
+
+
+def test_sinks_are_written_wide_and_apart_others_narrow() -> None:
+    tokens, size = 4, 64
+    qkv = torch.randn(tokens, 4 * size, device=DEVICE)
+    cos, sin, sink_cos, sink_sin = (torch.randn(tokens, size // 2, device=DEVICE) for _ in range(4))
+    place = torch.tensor([40, 40, 3, 7], device=DEVICE)  # sinks go to scratch, the last of five blocks
+    sink_place = torch.tensor([9, 2, -1, -1], device=DEVICE)
+    keys, values = (torch.zeros(1, 5, 10, size, device=DEVICE).to(FP8) for _ in range(2))
+    sink_keys, sink_values = (torch.zeros(1, 2, 10, size, device=DEVICE) for _ in range(2))
+    scales = (torch.zeros(1, 5, 10, device=DEVICE), torch.zeros(1, 5, 10, device=DEVICE))
+    memory = LayerMemory(keys, values, sink_keys, sink_values, scales)
+    turns = (cos, sin, sink_cos, sink_sin)
+    rotate_write(qkv, None, turns, (place, sink_place), memory, 2, 1e-6)
+
+    _, k, v = qkv.view(tokens, -1, size).split((2, 1, 1), dim=1)
+    turned = _turn(k, cos, sin)[:, 0]
+    assert off(sink_keys.flatten(0, 2)[[9, 2]], turned[:2]) < 1e-6
+    assert torch.equal(sink_values.flatten(0, 2)[[9, 2]], v[:2, 0])
+    for memory_of, scale, wide in ((keys, scales[0], turned[2:]), (values, scales[1], v[2:, 0])):
+        assert off(scale.flatten()[[3, 7]], wide.abs().amax(-1) / 448) < 1e-6
+        assert int((scale != 0).sum()) == 2
+        assert int((memory_of.float() != 0).any(-1).sum()) == 2
+        if DEVICE == "cuda":
+            read = memory_of.float().flatten(0, 2)[[3, 7]] * scale.flatten()[[3, 7]].unsqueeze(-1)
+            assert off(read, wide) < 0.04  # three bits after the first
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -154,29 +235,29 @@ def test_experts(tokens: int, normed: bool) -> None:
     torch.manual_seed(tokens)
     count, size, inner, top = 24, 128, 192, 5
     plain = Experts(
-        torch.randn(count, size, device="cuda"),
-        torch.randn(count, 2 * inner, size, device="cuda") / size**0.5,
-        torch.randn(count, size, inner, device="cuda") / inner**0.5,
+        torch.randn(count, size, device=DEVICE),
+        torch.randn(count, 2 * inner, size, device=DEVICE) / size**0.5,
+        torch.randn(count, size, inner, device=DEVICE) / inner**0.5,
         top,
         normed,
     )
-    x = torch.randn(tokens, size, device="cuda")
+    x = torch.randn(tokens, size, device=DEVICE)
     got = experts(x, plain.router, plain.gate_up, plain.down, top, normed)
     assert off(got.sum(1), plain(x)) < 1e-5
 
 
 def test_experts_that_nobody_and_everybody_chose() -> None:
     count, size, inner = 16, 64, 64
-    router = torch.zeros(count, size, device="cuda")
+    router = torch.zeros(count, size, device=DEVICE)
     router[3], router[7] = 1.0, 0.5  # everybody's first and second choice
     plain = Experts(
         router,
-        torch.randn(count, 2 * inner, size, device="cuda"),
-        torch.randn(count, size, inner, device="cuda"),
+        torch.randn(count, 2 * inner, size, device=DEVICE),
+        torch.randn(count, size, inner, device=DEVICE),
         2,
         True,
     )
-    x = torch.rand(300, size, device="cuda")
+    x = torch.rand(300, size, device=DEVICE)
     got = experts(x, plain.router, plain.gate_up, plain.down, 2, True)
     assert off(got.sum(1), plain(x)) < 1e-5
 
@@ -191,9 +272,9 @@ def test_greedy_and_drawn_tokens() -> None:
         Sampling(temperature=1.5, top_p=0.3, seed=3),
     ]
     torch.manual_seed(0)
-    banned = torch.zeros((2, vocab), dtype=torch.uint8, device="cuda")
+    banned = torch.zeros((2, vocab), dtype=torch.uint8, device=DEVICE)
     banned[1, [5, 17]] = 1
-    ban = torch.tensor([int(bool(s.suppress)) for s in settings], dtype=torch.int32, device="cuda")
+    ban = torch.tensor([int(bool(s.suppress)) for s in settings], dtype=torch.int32, device=DEVICE)
     choosers, again = ([Chooser(s) for s in settings] for _ in range(2))
     same = 0
     for _ in range(40):
@@ -203,8 +284,8 @@ def test_greedy_and_drawn_tokens() -> None:
             (c.sampling.temperature, c.sampling.top_p, c.uniform() if c.sampling.temperature else 0.0)
             for c in choosers
         ]
-        out = torch.zeros(len(settings), dtype=torch.int64, device="cuda")
-        sample(logits.cuda(), banned, ban, torch.tensor(numbers).cuda(), out)
+        out = torch.zeros(len(settings), dtype=torch.int64, device=DEVICE)
+        sample(logits.to(DEVICE), banned, ban, torch.tensor(numbers).to(DEVICE), out)
         want = choose(logits, again)
         assert out[0] == 5
         assert torch.equal(out[:2].cpu(), want[:2])

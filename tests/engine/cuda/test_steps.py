@@ -9,16 +9,27 @@ import torch
 
 from metronome_cli.engine.decoder import DecoderConfig
 from metronome_cli.engine.engine import Engine
+from metronome_cli.engine.kv_pool import Narrow
 from metronome_cli.engine.sampling import Sampling
 from metronome_cli.window import Policy, Positions, Recycle, Unbounded, Window
 
 from .conftest import off, twins
+
+pytestmark = pytest.mark.gpu
 
 PLAIN = DecoderConfig(128, 3, 6, 2, 64, 192, 500, 1e-6, qkv_bias=True)
 NORMED = DecoderConfig(128, 2, 8, 1, 64, 192, 500, 1e-6, qk_norm=True, tied=True)
 MIXED = DecoderConfig(128, 2, 4, 4, 128, 64, 500, 1e-6, qk_norm=True, experts=8, top=3)
 CONFIGS = {"plain": PLAIN, "normed": NORMED, "mixed": MIXED}
 POLICIES: list[Policy] = [Window(24, 5), Window(40, 20), Window(64), Unbounded(), Recycle(96, 30)]
+
+
+@pytest.fixture(autouse=True)
+def few_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few graphs, since capturing them takes longest; without a device these tests are skipped."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.setattr("metronome_cli.engine.graphs.BUCKETS", (1, 8, 64, 512))
 
 
 def opened(
@@ -118,3 +129,24 @@ def test_nothing_is_compiled_or_captured_during_calls(monkeypatch: pytest.Monkey
     for lengths in ([1] * 20, [39] * 20, [3] * 20, [0] * 20):  # a sampled token goes in front
         engine.step(sessions, lengths, torch.zeros(sum(lengths), dtype=torch.long), sample=[True] * 20)
     assert not compiled
+
+
+def test_narrow_windows_stay_near_wide_ones_and_sinks_are_kept_apart() -> None:
+    fast, plain = twins(PLAIN)
+    engines = [
+        Engine(fast, 200, 16, max_append=20, kv_dtype=Narrow(8, torch.float32)),
+        Engine(plain, 200, 16, max_append=20),
+    ]
+    # One, two, none and three pinned blocks.
+    policies = [Window(24, 5), Window(40, 20), Window(64), Window(30, 33)]
+    numbers = [opened(engines[0], policy) for policy in policies]
+    assert [opened(engines[1], policy) for policy in policies] == numbers
+    torch.manual_seed(2)
+    for turn in range(12):
+        lengths = [1 + (turn + number) % 19 for number in numbers]
+        ids = torch.randint(500, (sum(lengths),))
+        got, want = (engine.step(numbers, lengths, ids) for engine in engines)
+        assert off(got.hidden, want.hidden) < 0.1  # numbers of four significant bits
+        engines[0].pool.check()
+    assert opened(engines[0], Window(20, 16)) > 0  # the seventh of eight
+    assert engines[0].open(Window(20, 40)) is None

@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..kv_pool import LayerMemory
+
 # Fields of a task, int32: where its tokens begin in the step, and how many they are; where its session's
 # blocks begin in the table (sinks first), and where in them the window's run begins; then, counted from the
 # run's first place: its first token, the first place past the sinks; the window W; its first token's index,
@@ -37,7 +39,10 @@ def _tile(
     total,
     mixed,
     scale,
+    key_scales,
+    value_scales,
     HEAD_SIZE: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ):
     """One tile of keys added to a running softmax: `place` [N] of those `there`, `visible` [M, N]."""
     size = tl.arange(0, HEAD_SIZE)
@@ -45,6 +50,8 @@ def _tile(
     value = tl.load(values + place[:, None] * HEAD_SIZE + size[None, :], mask=there[:, None], other=0.0)
     # Exact products where tensors are float32, which the matrix units would round.
     scores = tl.dot(query, key.to(query.dtype), input_precision="ieee") * scale
+    if HAS_SCALES:
+        scores *= tl.load(key_scales + place, mask=there, other=0.0)[None, :]
     scores = tl.where(visible, scores, float("-inf"))
     new_best = tl.maximum(best, tl.max(scores, 1))
     # A token that has seen nothing yet has no best: keep exp2 away from inf - inf.
@@ -52,6 +59,8 @@ def _tile(
     weights = tl.exp2(scores - anchor[:, None])
     faded = tl.exp2(best - anchor)
     total = total * faded + tl.sum(weights, 1)
+    if HAS_SCALES:
+        weights *= tl.load(value_scales + place, mask=there, other=0.0)[None, :]
     mixed = mixed * faded[:, None] + tl.dot(
         weights.to(query.dtype), value.to(query.dtype), input_precision="ieee"
     )
@@ -71,15 +80,16 @@ def _sinks(
         visible = there[None, :] & (p[None, :] <= token_index[:, None])
         best, total, mixed = _tile(
             query, keys, values, block * BLOCK_SIZE + p % BLOCK_SIZE, there, visible,
-            best, total, mixed, scale, HEAD_SIZE,
+            best, total, mixed, scale, keys, keys, HEAD_SIZE, False,
         )  # fmt: skip
     return best, total, mixed
 
 
 @triton.jit
 def _window(
-    query, keys, values, run, begin, end, oldest, newest, window, token_at, best, total, mixed, scale,
-    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr,
+    query, keys, values, key_scales, value_scales, run, begin, end, oldest, newest, window, token_at,
+    best, total, mixed, scale, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr,
+    AHEAD: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
     """Tiles `begin` to `end` of the window's run, places `oldest` to `newest` of it."""
     step = tl.arange(0, N)
@@ -103,16 +113,18 @@ def _window(
                 place += p % BLOCK_SIZE
             best, total, mixed = _tile(
                 query, keys + base * HEAD_SIZE, values + base * HEAD_SIZE, place, there, visible,
-                best, total, mixed, scale, HEAD_SIZE,
+                best, total, mixed, scale, key_scales + base, value_scales + base, HEAD_SIZE, HAS_SCALES,
             )  # fmt: skip
     return best, total, mixed
 
 
 @triton.jit
 def _attend(
-    own, to_sinks, keys, values, out, partial, partial_lse, tasks, table, head_places, scale,
+    own, to_sinks, keys, values, sink_keys, sink_values, key_scales, value_scales, out, partial, partial_lse,
+    tasks, table, head_places, sink_head_places, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, SPLITS: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
     """One task's queries of one KV head over one of SPLITS shares of their keys."""
     task = tasks + tl.program_id(0) * FIELDS
@@ -130,8 +142,8 @@ def _attend(
     is_query = token < count
     query = ((first + token) * KV_HEADS + head) * GROUP + member % GROUP
     query_at = query.to(tl.int64)[:, None] * HEAD_SIZE + size[None, :]
-    keys += head.to(tl.int64) * head_places * HEAD_SIZE
-    values += head.to(tl.int64) * head_places * HEAD_SIZE
+    before = head.to(tl.int64) * head_places  # places of lower heads
+    sinks_before = head.to(tl.int64) * sink_head_places * HEAD_SIZE
 
     seen_sinks = tl.minimum(sinks, index + count)
     sink_tiles = tl.cdiv(seen_sinks, N)
@@ -144,14 +156,16 @@ def _attend(
     mixed = tl.zeros([M, HEAD_SIZE], tl.float32)
     if begin < sink_tiles:
         best, total, mixed = _sinks(
-            tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0), keys, values, blocks,
+            tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0),
+            sink_keys + sinks_before, sink_values + sinks_before, blocks,
             begin, tl.minimum(end, sink_tiles), seen_sinks, index + token, best, total, mixed, scale,
             HEAD_SIZE, BLOCK_SIZE, N,
         )  # fmt: skip
     best, total, mixed = _window(
-        tl.load(own + query_at, mask=is_query[:, None], other=0.0), keys, values, run,
+        tl.load(own + query_at, mask=is_query[:, None], other=0.0), keys + before * HEAD_SIZE,
+        values + before * HEAD_SIZE, key_scales + before, value_scales + before, run,
         tl.maximum(begin, sink_tiles) + skipped, end + skipped, oldest, rel + count - 1, window, rel + token,
-        best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD,
+        best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD, HAS_SCALES,
     )  # fmt: skip
 
     shown = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -193,8 +207,7 @@ def _shape(programs: int, queries: int, block_size: int) -> tuple[int, int, int]
 def attend(
     own_TQD: Tensor,
     to_sinks_TQD: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    memory: LayerMemory,
     tasks: Tensor,
     table: Tensor,
     *,
@@ -203,10 +216,12 @@ def attend(
 ) -> Tensor:
     """Attention [T, Q, D] of queries turned by their own angle and for the sinks.
 
-    `keys`, `values`: one layer's [H, blocks + 1, block, D]. `tasks` int32 [tasks, FIELDS]; those of no tokens
-    are skipped, others have at most `tokens`. `table` int32: blocks of all sessions, one after the other.
-    `splits`: programs that share a task's keys. Tokens of no task keep whatever stood in their place.
+    `tasks` int32 [tasks, FIELDS]; those of no tokens are skipped, others have at most `tokens`. `table`
+    int32: blocks of all sessions, one after the other, pinned ones first. `splits`: programs that share a
+    task's keys. Tokens of no task keep whatever stood in their place.
     """
+    keys, values = memory.keys, memory.values
+    key_scales, value_scales = memory.scales or (keys, values)
     count, queries, size = own_TQD.shape
     kv_heads, blocks, block_size, _ = keys.shape
     group = queries // kv_heads
@@ -218,10 +233,12 @@ def attend(
     tile, warps, stages = _shape(len(tasks) * kv_heads * splits, tokens * group, block_size)
     rows = max(16, triton.next_power_of_2(tokens * group))
     _attend[(len(tasks), kv_heads, splits)](
-        own_TQD, to_sinks_TQD, keys, values, out_TQD, partial, lse, tasks, table,
-        blocks * block_size, size**-0.5 * _LOG2_E,
+        own_TQD, to_sinks_TQD, keys, values, memory.sink_keys, memory.sink_values, key_scales, value_scales,
+        out_TQD, partial, lse, tasks, table,
+        blocks * block_size, memory.sink_keys.shape[1] * block_size, size**-0.5 * _LOG2_E,
         KV_HEADS=kv_heads, GROUP=group, HEAD_SIZE=size, BLOCK_SIZE=block_size,
-        FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits, AHEAD=32, num_warps=warps, num_stages=stages,
+        FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits, AHEAD=32,
+        HAS_SCALES=memory.scales is not None, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
         padded = triton.next_power_of_2(splits)

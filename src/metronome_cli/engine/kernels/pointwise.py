@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..kv_pool import LayerMemory
+
 
 @triton.jit
 def _add_norm(hidden, added, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr):
@@ -72,10 +74,28 @@ def silu_mul(gate_up_TI: Tensor) -> Tensor:
 
 
 @triton.jit
+def _put(memory, at, first, second, mine, HALF: tl.constexpr):
+    """Both halves of some heads to their places."""
+    tl.store(memory + at, first.to(memory.dtype.element_ty), mask=mine[:, None])
+    tl.store(memory + at + HALF, second.to(memory.dtype.element_ty), mask=mine[:, None])
+
+
+@triton.jit
+def _put_narrow(memory, scales, place, first, second, mine, HALF: tl.constexpr):
+    """The same divided by a scale, so that each head's largest number is the largest of FP8."""
+    most = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
+    scale = tl.maximum(most, 1e-12) / 448.0
+    tl.store(scales + place, scale, mask=mine)
+    at = place[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
+    _put(memory, at, first / scale[:, None], second / scale[:, None], mine, HALF)
+
+
+@triton.jit
 def _rotate_write(
-    qkv, query_norm, key_norm, cos, sin, sink_cos, sink_sin, place, own, to_sinks, keys, values,
-    head_places, eps, QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
-    HEADS_AT_ONCE: tl.constexpr, HAS_NORM: tl.constexpr,
+    qkv, query_norm, key_norm, cos, sin, sink_cos, sink_sin, place, sink_place, own, to_sinks, keys, values,
+    sink_keys, sink_values, key_scales, value_scales, head_places, sink_head_places, eps,
+    QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    HAS_NORM: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
     """Some heads of one token: queries turned twice, keys turned into their places, values into theirs."""
     token = tl.program_id(0).to(tl.int64)
@@ -111,52 +131,53 @@ def _rotate_write(
     tl.store(to_sinks + query_at + HALF, (second * c + first * s).to(own.dtype.element_ty), mask=is_query)
 
     where = tl.load(place + token).to(tl.int64)
-    key_at = ((head - QUERIES).to(tl.int64) * head_places + where)[:, None] * size + f[None, :]
-    tl.store(keys + key_at, turned_1.to(keys.dtype.element_ty), mask=is_key[:, None])
-    tl.store(keys + key_at + HALF, turned_2.to(keys.dtype.element_ty), mask=is_key[:, None])
-    value_at = ((head - QUERIES - KV_HEADS).to(tl.int64) * head_places + where)[:, None] * size + f[None, :]
-    tl.store(values + value_at, plain_first.to(values.dtype.element_ty), mask=is_value[:, None])
-    tl.store(values + value_at + HALF, plain_second.to(values.dtype.element_ty), mask=is_value[:, None])
+    sink = tl.load(sink_place + token).to(tl.int64) if HAS_SCALES else where
+    key_head, value_head = (head - QUERIES).to(tl.int64), (head - QUERIES - KV_HEADS).to(tl.int64)
+    if HAS_SCALES:
+        if sink >= 0:
+            at = (key_head * sink_head_places + sink)[:, None] * size + f[None, :]
+            _put(sink_keys, at, turned_1, turned_2, is_key, HALF)
+            at = (value_head * sink_head_places + sink)[:, None] * size + f[None, :]
+            _put(sink_values, at, plain_first, plain_second, is_value, HALF)
+        else:
+            _put_narrow(keys, key_scales, key_head * head_places + where, turned_1, turned_2, is_key, HALF)
+            at = value_head * head_places + where
+            _put_narrow(values, value_scales, at, plain_first, plain_second, is_value, HALF)
+    else:
+        at = (key_head * head_places + where)[:, None] * size + f[None, :]
+        _put(keys, at, turned_1, turned_2, is_key, HALF)
+        at = (value_head * head_places + where)[:, None] * size + f[None, :]
+        _put(values, at, plain_first, plain_second, is_value, HALF)
 
 
 def rotate_write(
     qkv_TX: Tensor,
     norms: tuple[Tensor, Tensor] | None,
     turns: tuple[Tensor, Tensor, Tensor, Tensor],
-    place_T: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    places: tuple[Tensor, Tensor | None],
+    memory: LayerMemory,
     queries: int,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
     """Queries [T, Q, D] turned by their own angle and for the sinks; keys and values go to their places.
 
     `qkv_TX` [T, (Q + 2H) D]; `norms`: of queries and keys, [D] each; `turns`: cos, sin [T, D/2] in float32 of
-    the token itself and for the sinks; `keys`, `values`: one layer's [H, blocks + 1, block, D].
+    the token itself and for the sinks; `places` [T]: in the pool, and, where sinks lie apart, in the pinned
+    blocks, or -1.
     """
-    kv_heads, blocks, block_size, size = keys.shape
+    kv_heads, blocks, block_size, size = memory.keys.shape
+    place_T, sink_place_T = places
+    key_scales, value_scales = memory.scales or (memory.keys, memory.values)
     tokens, heads = len(qkv_TX), queries + 2 * kv_heads
     own_TQD = qkv_TX.new_empty((tokens, queries, size))
     to_sinks_TQD = torch.empty_like(own_TQD)
     query_norm, key_norm = norms or (qkv_TX, qkv_TX)
     at_once = 8
     _rotate_write[(tokens, triton.cdiv(heads, at_once))](
-        qkv_TX,
-        query_norm,
-        key_norm,
-        *turns,
-        place_T,
-        own_TQD,
-        to_sinks_TQD,
-        keys,
-        values,
-        blocks * block_size,
-        eps,
-        QUERIES=queries,
-        KV_HEADS=kv_heads,
-        HALF=size // 2,
-        HEADS_AT_ONCE=at_once,
-        HAS_NORM=norms is not None,
-        num_warps=4,
-    )
+        qkv_TX, query_norm, key_norm, *turns, place_T, place_T if sink_place_T is None else sink_place_T,
+        own_TQD, to_sinks_TQD, memory.keys, memory.values, memory.sink_keys, memory.sink_values,
+        key_scales, value_scales, blocks * block_size, memory.sink_keys.shape[1] * block_size, eps,
+        QUERIES=queries, KV_HEADS=kv_heads, HALF=size // 2, HEADS_AT_ONCE=at_once,
+        HAS_NORM=norms is not None, HAS_SCALES=memory.scales is not None, num_warps=4,
+    )  # fmt: skip
     return own_TQD, to_sinks_TQD
