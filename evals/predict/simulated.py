@@ -27,7 +27,7 @@ from metronome_cli.reporting.tables import Table
 from .traces import Trace, simulated
 
 RESULTS = Path(__file__).parent / "results"
-CALIBRATED_ON, JUDGED_ON = 20_000, 40_000  # first seeds
+CALIBRATED_ON, JUDGED_ON = 20_000, 60_000  # first seeds
 FILLS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 JUDGED = (0.3, 0.5, 0.7)
 BANDS = ((4, 15), (16, 63), (64, 256))  # calls

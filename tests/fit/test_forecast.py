@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metronome_cli.errors import FieldError
-from metronome_cli.fit.forecast import Forecast, forecast, full_at, score
+from metronome_cli.fit.forecast import Forecast, forecast, full_at, leaving, score, spread
 from metronome_cli.fit.plateau import Interval
 from metronome_cli.fit.series import Series
 
@@ -282,3 +282,25 @@ def test_what_never_filled_is_not_scored() -> None:
 def test_what_no_forecast_follows_from_is_refused(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(FieldError, match=said):
         call()
+
+
+@pytest.mark.parametrize(
+    ("live", "fill", "factor"),
+    [
+        (None, 0.5, 1.0),  # nobody tells
+        ([20.0] * 5, 0.5, 0.5),  # nobody left, and half of those who will could have
+        ([20.0, 19.0, 20.0, 20.0], 0.5, 1.0),  # one of 20: as many as expected until half fill
+        ([20.0, 16.0, 15.0], 0.5, 1.5),  # five: no more than twice as many are expected again
+        ([20.0] * 5, 0.0, 1.0),
+    ],
+)
+def test_calls_that_stay_are_expected_to_stay(live: list[float] | None, fill: float, factor: float) -> None:
+    assert leaving(None if live is None else np.array(live), fill) == pytest.approx(factor)
+
+
+def test_a_pool_that_nobody_leaves_is_foretold_earlier() -> None:
+    steady, churning = np.full(50, 40.0), np.full(50, 40.0)
+    churning[10::10] -= 2.0  # and as many come
+    (few, width), (many, same) = (spread(0.5, 40.0, leaving(live, 0.5)) for live in (steady, churning))
+    assert 0 < few < spread(0.5, 40.0)[0] < many
+    assert width == same

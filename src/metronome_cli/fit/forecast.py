@@ -38,6 +38,8 @@ _WIDTH = (0.193, 0.116, 0.075, 0.064, 0.063, 0.064, 0.069, 0.083, 0.095, 0.119)
 FREEDOM = 6.0  # of the Student's t: with fewer too little lies in its middle
 _FEW_CALLS = 32.0  # with so few calls the squared width is twice that of many
 _UNKNOWN_CALLS = 64.0  # what is taken where the series does not tell
+_LEAVING = 0.1  # share of the calls that leave while a pool fills, which the middle is for
+_MOST_LEAVING = 2.0  # times that share: who has left cannot leave again
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,21 @@ def full_at(series: Series) -> float | None:
     return float(np.interp(FULL, series.occupancy[at - 1 : at + 1], series.t_s[at - 1 : at + 1]))
 
 
-def spread(fill: float, calls: float | None) -> tuple[float, float]:
+def spread(fill: float, calls: float | None, leaving: float = 1.0) -> tuple[float, float]:
     """Middle and width of log(time left / forecast time left) with the pool `fill` full, 0..1."""
     middle, width = (float(np.interp(fill, _FILLS, row)) for row in (_MIDDLE, _WIDTH))
-    return middle, width * spread_of_few(calls)
+    return middle * leaving, width * spread_of_few(calls)
+
+
+def leaving(live_T: Array | None, fill: float) -> float:
+    """What the middle is multiplied by: 1 where as many calls have left as it expects, or nobody tells.
+
+    Of what was seen to leave as much counts as the pool is full: who leaves late has not left yet.
+    """
+    if live_T is None or not fill > 0:
+        return 1.0
+    left = -float(np.minimum(np.diff(live_T), 0.0).sum()) / float(live_T.max())
+    return 1.0 + min(fill, 1.0) * (min(left / (_LEAVING * fill), _MOST_LEAVING) - 1.0)
 
 
 def spread_of_few(calls: float | None) -> float:
@@ -269,7 +282,8 @@ def _ramp(seen: Series, of: Rise, level: float, session_length: float | None) ->
 
 def _left(of: Rise, left_s: float) -> _Left:
     fill = (of.rho_T[-1] - of.start.rho0) / max(1.0 - of.start.rho0, LITTLE)
-    middle, width = spread(fill, None if of.live_T is None else float(of.live_T[-1]))
+    calls = None if of.live_T is None else float(of.live_T[-1])
+    middle, width = spread(fill, calls, leaving(of.live_T, fill))
     step = float(np.median(np.diff(of.t_T)))
     return _Left(float(of.t_T[-1]), left_s, middle, float(np.hypot(width, step / 2 / left_s)))
 
