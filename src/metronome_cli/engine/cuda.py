@@ -92,6 +92,7 @@ class CudaSteps:
     """Steps of one decoder over one pool on one device. Making it captures graphs, for seconds."""
 
     can_run_ahead = True
+    most_of_a_row = _PIECE
 
     def __init__(self, decoder: Decoder, memory: KvPool) -> None:
         config = decoder.config
@@ -128,12 +129,13 @@ class CudaSteps:
     def _replay(self, rows: Sequence[Row], tokens: int) -> Tensor:
         bucket = self._graphs.bucket(tokens)
         laid = self._lay_out(rows, 1)
-        self._fill(self._small, rows, laid, bucket)
+        arrays = self._fill(self._small, rows, laid, bucket)
+        sampling = [row for row in rows if row.sample]
+        self._fill_sampling(arrays, sampling)
         self._embed_into(self._embedded, rows)
         self._small.send()
         self._graphs.replay(bucket)
-        count = sum(row.sample for row in rows)
-        self._choose(self._small, self._logits, 0, count)
+        self._choose(self._small, self._logits, 0, len(sampling))
         return self._hidden[:tokens].clone()
 
     def _replayed(self, bucket: int) -> None:
@@ -155,15 +157,13 @@ class CudaSteps:
             ends.append(done_TE[end_R])
             sampling += [row for row in piece if row.sample]
         last_RE = torch.cat(ends)
-        arrays = self._small.next()
         for at in range(0, len(sampling), _LOGITS):
             some = sampling[at : at + _LOGITS]
-            self._fill_sampling(arrays, some)
+            self._fill_sampling(self._small.next(), some)
             self._small.send()
             logits = self._logits[: len(some)]
             self._decoder.logits_into(last_RE[at : at + len(some)], logits)
             self._choose(self._small, logits, at, len(some))
-            arrays = self._small.next()
         return torch.cat(hidden)
 
     def _piece(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
@@ -188,8 +188,10 @@ class CudaSteps:
         scratch = self._memory.scratch if apart else None
         return lay_out(rows, self._memory.block_size, self._axes, tokens_a_task, scratch)
 
-    def _fill(self, integers: _Integers, rows: Sequence[Row], laid: Laid, padded: int) -> None:
-        """Write a step's integers; tokens past its own, up to `padded`, go to the scratch block."""
+    def _fill(
+        self, integers: _Integers, rows: Sequence[Row], laid: Laid, padded: int
+    ) -> dict[str, np.ndarray]:
+        """Arrays of a step to be sent; tokens past its own, up to `padded`, go to the scratch block."""
         arrays, tokens = integers.next(), len(laid.place_T)
         ids, after = arrays["ids"], arrays["after"]
         ids[:padded], after[:padded] = 0, -1
@@ -217,7 +219,7 @@ class CudaSteps:
         ends = laid.end_R[is_sampling_R]
         arrays["end"][:padded] = 0
         arrays["end"][: len(ends)] = ends
-        self._fill_sampling(arrays, [row for row in rows if row.sample])
+        return arrays
 
     def _fill_sampling(self, arrays: dict[str, np.ndarray], rows: Sequence[Row]) -> None:
         settings = arrays["settings"].reshape(-1, 3)

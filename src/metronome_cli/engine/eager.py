@@ -36,6 +36,7 @@ class EagerSteps:
     """Steps of one decoder over one pool. No row sees another's keys, so threads compute some rows each."""
 
     can_run_ahead = False
+    most_of_a_row = 2**62  # as many as there is memory for
 
     def __init__(self, decoder: Decoder, memory: KvPool) -> None:
         self._decoder = decoder

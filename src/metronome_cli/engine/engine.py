@@ -82,6 +82,8 @@ class Engine:
                 config.layers, blocks, block_size, config.kv_heads, config.head_dim, kv_dtype or decoder.dtype
             )
         self._steps = _steps(decoder, self.memory)
+        if max_append > self._steps.most_of_a_row:
+            raise ProfileError("beat.prefill_tokens", max_append, f"use at most {self._steps.most_of_a_row}")
         # Kernels never read what a mask hides; who reads whole blocks wants them clean.
         on_lease = None if self._steps.can_run_ahead else self.memory.wipe
         pinned = kv_dtype.pinned if isinstance(kv_dtype, Narrow) else 0
@@ -94,8 +96,10 @@ class Engine:
         self, policy: Policy, positions: Positions = "anchored", sampling: Sampling | None = None
     ) -> int | None:
         """A new session's number, never used twice; None when its bound does not fit the pool now."""
-        if isinstance(policy, Recycle) and policy.carry + self.max_append > policy.window:
-            raise ProfileError("window.carry", policy.carry, f"use at most {policy.window - self.max_append}")
+        if isinstance(policy, Recycle):
+            most = min(policy.window, self._steps.most_of_a_row) - self.max_append
+            if policy.carry > most:
+                raise ProfileError("window.carry", policy.carry, f"use at most {most}")
         lane = self.pool.open(policy, self.max_append)
         if lane is None:
             return None

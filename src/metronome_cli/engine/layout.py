@@ -55,21 +55,20 @@ def lay_out(
         chain.from_iterable(chain(lane.pinned, lane.table.values()) for lane in lanes), np.int32
     )
     offset_R = np.cumsum(held_R) - held_R
+    # A lane's table lists its sink blocks, then its run: how far a logical block stands from its number.
+    to_sinks_R, to_run_R = apart_R, apart_R + pinned_R - oldest_R
 
     row_T = np.repeat(np.arange(len(rows)), count_R)
     first_R = np.cumsum(count_R) - count_R
     index_T = start_R[row_T] + np.arange(len(row_T)) - first_R[row_T]
-    # A lane's table lists its sink blocks, then its run: where a logical block stands in it.
-    to_run_R = apart_R + pinned_R - oldest_R
-    logical_T = index_T // block_size
-    column_T = logical_T + np.where(logical_T < pinned_R[row_T], apart_R[row_T], to_run_R[row_T])
-    within_T = index_T % block_size
+    logical_T, within_T = index_T // block_size, index_T % block_size
+    column_T = logical_T + np.where(logical_T < pinned_R[row_T], to_sinks_R[row_T], to_run_R[row_T])
     place_T = table[offset_R[row_T] + column_T].astype(np.int64) * block_size + within_T
     sink_place_T = None
     if scratch is not None:
         is_sink_T = index_T < sinks_R[row_T]
-        at_T = offset_R[row_T] + np.where(is_sink_T, logical_T, 0)
-        sink_place_T = np.where(is_sink_T, table[at_T].astype(np.int64) * block_size + within_T, -1)
+        sink_T = table[offset_R[row_T] + np.where(is_sink_T, logical_T, 0)].astype(np.int64)
+        sink_place_T = np.where(is_sink_T, sink_T * block_size + within_T, -1)
         place_T = np.where(is_sink_T, scratch * block_size, place_T)
 
     rotary_TA = _rotary(rows, count_R, row_T, first_R, axes)
@@ -77,29 +76,38 @@ def lay_out(
     shift_T = np.maximum(index_T - (sinks_R + window_R - 1)[row_T], 0) * is_anchored_R[row_T]
 
     run_R = np.maximum(sinks_R, start_R - window_R + 1) // block_size  # where the window's run begins
-    run_column_R = run_R + np.where(run_R < pinned_R, apart_R, to_run_R)
-    base_R = run_R * block_size
-    fields_R = np.stack(
-        (
-            offset_R,
-            run_column_R,
-            start_R - base_R,
-            np.maximum(sinks_R - base_R, -_FAR),
-            np.minimum(window_R, _FAR),
-            np.minimum(start_R, _FAR),
-            sinks_R,
-        ),
-        axis=1,
-    )
-    return Laid(
-        place_T,
-        sink_place_T,
-        rotary_TA,
-        rotary_TA - shift_T[:, None],
-        _tasks(count_R, first_R, fields_R, tokens_a_task),
-        table,
-        first_R + count_R - 1,
-    )
+    run_column_R = run_R + np.where(run_R < pinned_R, to_sinks_R, to_run_R)
+    seen = Seen(offset_R, run_column_R, run_R * block_size, start_R, window_R, sinks_R)
+    tasks = _tasks(count_R, first_R, seen.fields(), tokens_a_task)
+    at_sinks_TA = rotary_TA - shift_T[:, None]
+    return Laid(place_T, sink_place_T, rotary_TA, at_sinks_TA, tasks, table, first_R + count_R - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What each row's first token sees, [R] each."""
+
+    offset_R: Integers  # of its blocks in the table
+    run_R: Integers  # of the window's run in them
+    base_R: Integers  # index at which that run begins
+    start_R: Integers
+    window_R: Integers
+    sinks_R: Integers
+
+    def fields(self) -> Integers:
+        """[R, FIELDS - 2]: those of a task but its tokens."""
+        return np.stack(
+            (
+                self.offset_R,
+                self.run_R,
+                self.start_R - self.base_R,
+                np.maximum(self.sinks_R - self.base_R, -_FAR),
+                np.minimum(self.window_R, _FAR),
+                np.minimum(self.start_R, _FAR),
+                self.sinks_R,
+            ),
+            axis=1,
+        )
 
 
 def _rotary(

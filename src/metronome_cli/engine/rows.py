@@ -78,6 +78,7 @@ class Steps(Protocol):
     """Computes steps, one after the other."""
 
     can_run_ahead: bool  # whether a step can begin whose tokens the step before has not sampled yet
+    most_of_a_row: int  # tokens
 
     def begin(self, rows: Sequence[Row]) -> Computed:
         """Compute `rows`, whose lanes have just been extended; at least one."""

@@ -25,42 +25,11 @@ from metronome_cli.engine.kernels.pointwise import add_norm, rotate_write, silu_
 from metronome_cli.engine.kernels.sampling import sample
 from metronome_cli.engine.kv_pool import FP8, KvPool, LayerMemory
 from metronome_cli.engine.layout import lay_out
-from metronome_cli.engine.rows import Row, Session
+from metronome_cli.engine.rows import Row
 from metronome_cli.engine.sampling import Chooser, Sampling, choose
-from metronome_cli.window import Policy, Recycle, Unbounded, Window
 
+from ..rows import some_rows
 from .conftest import DEVICE, off
-
-POLICIES: list[Policy] = [
-    Window(1),
-    Window(5, 3),
-    Window(64, 20),
-    Window(100, 4),
-    Window(300, 70),
-    Window(17, 64),
-    Unbounded(),
-    Recycle(400),
-]
-
-
-def some_rows(pool: BlockPool, dice: random.Random, count: int, most: int) -> list[Row]:
-    """Sessions of any age that have just been given some tokens."""
-    rows = []
-    for _ in range(count):
-        lane = pool.open(dice.choice(POLICIES), most)
-        assert lane is not None
-        for _ in range(dice.randrange(12)):
-            step = dice.randint(1, most)
-            if isinstance(lane.policy, Recycle) and lane.length + step > 250:
-                break
-            assert lane.extend(step)
-            lane.retire()
-        tokens = dice.randint(1, most)
-        assert lane.extend(tokens)
-        session = Session(lane, "anchored", Chooser(Sampling()))
-        rows.append(Row(session, [0] * tokens, None, None, 0, tokens, tokens, sample=False))
-    return rows
-
 
 on_a_device = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds such numbers wrongly")
 

@@ -73,8 +73,8 @@ def test_steps_too_large_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, plain = twins(PLAIN)
     engines = [Engine(decoder, 700, 16, max_append=60) for decoder in (fast, plain)]
     for engine in engines:
-        for _ in range(30):
-            engine.open(Window(50, 7))
+        for number in range(30):
+            opened(engine, Window(50, 7), sampling=Sampling(0.7 * (number % 2), 0.9, number))
     torch.manual_seed(1)
     for _ in range(3):
         lengths = [random.Random(2).randint(1, 59) for _ in range(30)]
