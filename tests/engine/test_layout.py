@@ -13,11 +13,9 @@ from metronome_cli.engine.blocks import BlockPool
 from metronome_cli.engine.kv_pool import KvPool
 from metronome_cli.engine.layout import FIELDS, lay_out
 from metronome_cli.engine.rope import anchored
-from metronome_cli.engine.rows import Row, Session
-from metronome_cli.engine.sampling import Chooser, Sampling
 from metronome_cli.window import EVERYTHING, Unbounded, Window
 
-from .rows import some_rows
+from .rows import row_of, some_rows
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -41,7 +39,7 @@ def test_tasks_hold_every_token_once_and_see_what_it_sees(tokens_a_task: int) ->
     rows = some_rows(BlockPool(700, 8), random.Random(5), 6, 40)
     laid = lay_out(rows, 8, 1, tokens_a_task)
     assert laid.tasks.shape[1] == FIELDS
-    held = []
+    held: list[int] = []
     for first, count, offset, run, rel, sinks_rel, window, index, sinks in laid.tasks.tolist():
         assert 1 <= count <= tokens_a_task
         held += range(first, first + count)
@@ -66,10 +64,7 @@ def test_a_call_of_any_age_stays_within_32_bits() -> None:
     lane.table = {n + 10**10 if n > 0 else n: block for n, block in lane.table.items()}
     lane._oldest, lane._end = lane._oldest + 10**10, lane._end + 10**10
     lane.extend(1)
-    row = Row(
-        Session(lane, "anchored", Chooser(Sampling())), [0], None, None, lane.length - 1, lane.length, 1, True
-    )
-    laid = lay_out([row], 16, 1, 1)
+    laid = lay_out([row_of(lane, 1)], 16, 1, 1)
     assert laid.rotary_TA[0, 0] == lane.length - 1
     assert laid.at_sinks_TA[0, 0] == 64 + 5 - 1
     assert laid.tasks[0, 4] < 64 + 16  # counted from the run, not from the call's beginning
@@ -83,19 +78,7 @@ def test_sinks_apart_are_written_there_and_nowhere_else() -> None:
     assert growing is not None
     lane.extend(8)
     growing.extend(3)
-    rows = [
-        Row(
-            Session(of, "anchored", Chooser(Sampling())),
-            [0] * of.length,
-            None,
-            None,
-            0,
-            of.length,
-            of.length,
-            False,
-        )
-        for of in (lane, growing)
-    ]
+    rows = [row_of(of, of.length) for of in (lane, growing)]
     laid = lay_out(rows, 4, 1, 1, scratch=100)
     assert laid.sink_place_T is not None
     apart = [lane.pinned[p // 4] * 4 + p % 4 for p in range(6)]
