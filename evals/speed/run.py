@@ -11,6 +11,8 @@ Random weights of real models' sizes, bfloat16, windows of 1,024 tokens and 20 s
 - peers: the same decode step in transformers, eager, as it comes.
 - frames: 50 tokens in and 25 out for N calls, through ticker, recorder and admission: what is not GPU work?
 - ages: a frame's cost and the memory taken as calls grow from 1,000 to 1,000,000 tokens.
+- calls: the most calls whose frames are over within 600 ms, and within 2 s, with an audio tower in the frame;
+  of Moshi's size within 80 ms, a token in and out a frame. Codecs, depth transformer and sockets are not in.
 - bounds: ticks under the window, under Recycle and when the window is computed anew every frame.
 """
 
@@ -22,6 +24,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,7 @@ from metronome_cli.window import Policy, Recycle, Window
 from ..calls import Calls
 from .card import Card, floor_ms, milliseconds, replays
 from .talk import RandomTalk
+from .tower import Tower
 
 RESULTS = Path(__file__).parent / "results"
 WINDOW = Window(1024, 20)
@@ -272,23 +276,31 @@ def device_time(engine: Engine) -> Iterator[list[tuple[torch.cuda.Event, torch.c
         steps.begin = plain  # type: ignore[method-assign]
 
 
-def hold(
-    engine: Engine, policy: Policy, calls: int, frames: int, age: int = 0, phases: int = 1
-) -> dict[str, Any]:
-    """`calls` calls through ticker, recorder and admission; ticks after the first, which makes them alike.
+@dataclass(frozen=True)
+class Kind:
+    """What calls are like: tokens behind each, how many frames apart they began, what a frame brings."""
 
-    `age`: tokens behind each; `phases`: calls begin so many frames apart from each other.
-    """
+    age: int = 0
+    phases: int = 1
+    asked: tuple[int, int] = (TOKENS_IN, TOKENS_OUT)
+    tower: Tower | None = None
+
+
+ALIKE = Kind()
+
+
+def hold(engine: Engine, policy: Policy, calls: int, frames: int, kind: Kind = ALIKE) -> dict[str, Any]:
+    """`calls` calls through ticker, recorder and admission; ticks after the first two, which fill them."""
     own = {"model.kind": "null", "admission.max_sessions": calls, "beat.frame_s": FRAME_S}
     profile = load_profile("laptop", own)
-    talk = RandomTalk(engine, policy, TOKENS_IN, TOKENS_OUT)
+    talk = RandomTalk(engine, policy, *kind.asked, kind.tower)
     held = Calls(talk, profile, chosen(profile), 0, 0)
     opened = [call for _ in range(calls) if (call := held.open()) is not None]
-    for call in opened if age else ():
-        talk.age(call, age)
-    if phases > 1:  # what they have heard fills a window, and then some frames more or less
-        phase = np.random.default_rng(0).integers(phases, size=calls)
-        for frame in range(FILLED + phases):
+    for call in opened if kind.age else ():
+        talk.age(call, kind.age)
+    if kind.phases > 1:  # what they have heard fills a window, and then some frames more or less
+        phase = np.random.default_rng(0).integers(kind.phases, size=calls)
+        for frame in range(FILLED + kind.phases):
             some = [call for call, late in zip(opened, phase, strict=True) if frame < FILLED + late]
             talk.hear(some, TOKENS_IN)
     held.tick()
@@ -301,10 +313,27 @@ def hold(
     held.close_all()
     return {
         "calls": calls,
-        "tick_s": {name: round(value, 4) for name, value in (percentiles(took, (50, 90)) or {}).items()},
+        "tick_s": {name: round(value, 4) for name, value in (percentiles(took, (50, 90, 100)) or {}).items()},
         "not_gpu_share": round(1 - busy_s / sum(took), 4),
         "stalled": sum(tick.stalled for tick in ticks),
     }
+
+
+def most_calls(name: str, engine: Engine, most: int) -> list[dict[str, Any]]:
+    """The largest N whose slowest frame keeps a limit, by bisection; ticks of fresh calls for each N."""
+    is_moshi = name == "moshi-temporal"
+    tower = None if is_moshi else Tower(engine.decoder.config.hidden)
+    kind = Kind(age=3000, asked=(1, 1) if is_moshi else (TOKENS_IN, TOKENS_OUT), tower=tower)
+    found = []
+    for limit_s in (0.08,) if is_moshi else (0.6, FRAME_S):
+        low, high, slowest = 0, most + 1, {}
+        while high - low > max(1, low // 50):
+            calls = (low + high) // 2
+            told = hold(engine, WINDOW, calls, 5, kind)
+            slowest[calls] = told["tick_s"]["p100"]
+            low, high = (calls, high) if slowest[calls] <= limit_s else (low, calls)
+        found.append(say(f"calls {name} within {limit_s} s", calls=low, of_at_most=most, slowest_s=slowest))
+    return found
 
 
 def frames(name: str, engine: Engine) -> list[dict[str, Any]]:
@@ -314,7 +343,7 @@ def frames(name: str, engine: Engine) -> list[dict[str, Any]]:
 def ages(name: str, engine: Engine) -> list[dict[str, Any]]:
     rows = []
     for age in AGES:
-        found = hold(engine, WINDOW, 128, 6, age=age)
+        found = hold(engine, WINDOW, 128, 6, Kind(age=age))
         rows.append(say(f"age {name} {age} tokens", **found, bytes=torch.cuda.memory_allocated()))
     return rows
 
@@ -327,7 +356,7 @@ def bounds(name: str, engine: Engine) -> list[dict[str, Any]]:
         "recompute": Recycle(1024 + TOKENS_IN + TOKENS_OUT, 1024 - 1),
     }
     return [
-        say(f"bound {name} {which} N={calls}", **hold(engine, policy, calls, 10, phases=8))
+        say(f"bound {name} {which} N={calls}", **hold(engine, policy, calls, 10, Kind(phases=8)))
         for calls in (32, 128)
         for which, policy in policies.items()
     ]
@@ -337,7 +366,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ("decode", "narrow", "attention", "peers", "frames", "ages", "bounds")
+    parts = ("decode", "narrow", "attention", "peers", "frames", "ages", "bounds", "calls")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -360,6 +389,8 @@ def main() -> None:
         engine.memory.values.normal_()
         if "decode" in options.parts:
             rows += decode(name, engine, card)
+        if "calls" in options.parts:
+            rows += most_calls(name, engine, calls)
         if name == "moshi-temporal":  # its frame is a token in and a token out: the decode step
             continue
         for part, measure in (("frames", frames), ("ages", ages), ("bounds", bounds)):

@@ -15,11 +15,19 @@ from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, Sessio
 from metronome_cli.profile import OWN, Terms
 from metronome_cli.window import Policy
 
+from .tower import Tower
+
 
 class RandomTalk:
-    """A `TickEngine`: every frame brings `tokens_in` tokens and decodes `tokens_out`."""
+    """A `TickEngine`: every frame brings `tokens_in` tokens and decodes `tokens_out`.
 
-    def __init__(self, engine: Engine, policy: Policy, tokens_in: int, tokens_out: int) -> None:
+    With a `tower` the tokens are heard: embeddings that it computes in the frame.
+    """
+
+    def __init__(
+        self, engine: Engine, policy: Policy, tokens_in: int, tokens_out: int, tower: Tower | None = None
+    ) -> None:
+        self._tower = tower
         self.engine = engine
         self._policy = policy
         self._in, self._out = tokens_in, tokens_out
@@ -53,7 +61,9 @@ class RandomTalk:
             numbers = [self._numbers[session] for session in sessions]
             going = turn < self._out - 1
             asks = [True] * len(numbers)
-            out = self.engine.step(numbers, count, self._ids(sum(count)), sample=asks, ahead=going)
+            heard = self._tower is not None and turn == 0
+            inputs = self._hear(len(sessions)) if heard else self._ids(sum(count))
+            out = self.engine.step(numbers, count, inputs, sample=asks, ahead=going)
             spoke = []
             for session, token, stalled in zip(sessions, out.ids, out.stalled, strict=True):
                 if stalled:
@@ -85,6 +95,10 @@ class RandomTalk:
         return KvUsage(
             pool.leased, pool.reserved, pool.total, pool.room(self._policy, self.engine.max_append)
         )
+
+    def _hear(self, calls: int) -> torch.Tensor:
+        assert self._tower is not None
+        return self._tower.hear(calls, self._in)
 
     def _ids(self, count: int) -> torch.Tensor:
         vocab = self.engine.decoder.config.vocab
