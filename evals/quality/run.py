@@ -76,7 +76,7 @@ def _set_up(options: argparse.Namespace) -> None:
     """Once in each process: a probe keeps its weights and texts."""
     global _probe  # noqa: PLW0603  # a pool's initialiser has no other way to hand anything on
     torch.set_default_device(options.device)
-    profile = load_profile("laptop", {"run.threads": options.threads})
+    profile = load_profile("laptop", {"run.threads": options.threads, "run.device": options.device})
     plan = Plan(
         sessions=options.sessions,
         per_call=options.questions,

@@ -44,7 +44,7 @@ class _Integers:
         wide |= {"sink_place": tokens, "rotary": tokens * axes, "at_sinks": tokens * axes}
         narrow = {"tasks": tokens * FIELDS, "table": blocks, "ban": tokens, "settings": tokens * 3}
         size = 8 * sum(wide.values()) + 4 * sum(narrow.values())
-        self._hosts = [torch.zeros(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._hosts = [torch.zeros(size, dtype=torch.uint8, device="cpu", pin_memory=True) for _ in range(2)]
         self._device = torch.zeros(size, dtype=torch.uint8, device=device)
         self.on_device: dict[str, Tensor] = {}
         self._views: list[dict[str, np.ndarray]] = [{}, {}]
@@ -107,7 +107,7 @@ class CudaSteps:
         self._hidden = torch.zeros_like(self._embedded)
         self._logits = self._embedded.new_zeros((max(most, _LOGITS), config.vocab))
         self._sampled = torch.zeros(65536, dtype=torch.int64, device=device)
-        self._told = [torch.zeros(65536, dtype=torch.int64, pin_memory=True) for _ in range(2)]
+        self._told = [torch.zeros(65536, dtype=torch.int64, device="cpu", pin_memory=True) for _ in range(2)]
         self._banned = torch.zeros((_SETS, config.vocab), dtype=torch.uint8, device=device)
         self._sets: dict[tuple[int, ...], int] = {(): 0}
         self._warm_up()

@@ -118,7 +118,7 @@ def _rotary(
     rotary_TA = np.repeat(counted_T[:, None], axes, axis=1)
     for row, first, count in zip(rows, first_R.tolist(), count_R.tolist(), strict=True):
         if row.rotary is not None:
-            rotary_TA[first : first + count] = row.rotary.numpy()
+            rotary_TA[first : first + count] = row.rotary.cpu().numpy()
     return rotary_TA
 
 
