@@ -26,6 +26,7 @@ from .layout import FIELDS, Laid, lay_out
 from .rows import Row
 
 _PIECE = 8192  # tokens that are computed at once: more would only take more memory
+_ROWS = 65536  # of a step, more than any device holds calls
 _LOGITS = 512  # rows of logits that are computed at once
 _PROGRAMS = 132  # one on each multiprocessor; to join more costs more than they bring (docs/log.md)
 _EMBEDDED = -1  # in place of an id: the token came as an embedding
@@ -106,8 +107,8 @@ class CudaSteps:
         self._embedded = torch.zeros((most, config.hidden), dtype=decoder.dtype, device=device)
         self._hidden = torch.zeros_like(self._embedded)
         self._logits = self._embedded.new_zeros((max(most, _LOGITS), config.vocab))
-        self._sampled = torch.zeros(65536, dtype=torch.int64, device=device)
-        self._told = [torch.zeros(65536, dtype=torch.int64, device="cpu", pin_memory=True) for _ in range(2)]
+        self._sampled = torch.zeros(_ROWS, dtype=torch.int64, device=device)
+        self._told = [torch.zeros(_ROWS, dtype=torch.int64, device="cpu", pin_memory=True) for _ in range(2)]
         self._banned = torch.zeros((_SETS, config.vocab), dtype=torch.uint8, device=device)
         self._sets: dict[tuple[int, ...], int] = {(): 0}
         self._warm_up()
