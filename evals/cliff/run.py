@@ -44,7 +44,8 @@ ARMS = ("unbounded", "window", "recycle")
 SHARE = 5  # draws that one process plays on a model that it has loaded
 EARLY = 0.5  # of the pool: what a forecast may see
 WINDOW = {"beat.prefill_tokens": 64, "window.window": 128}
-TYPED_BLOCKS, SPOKEN_BLOCKS = 150, 190  # so that about half of the unbounded draws fill them
+TYPED_BLOCKS, SPOKEN_BLOCKS = 150, 140  # so that about half of the unbounded draws fill them
+TYPED_FRAME_S = 6.0  # no tick takes so long, whatever else the machine does: pools fill at the same pace
 SPOKEN = [  # of `metronome load`: eight calls that come in a minute, and stay for 90 s, more or less
     *("--offer", "8", "--arrivals", "poisson", "--arrival-rate", "0.15"),
     *("--call-length", "lognormal:90s:0.5", "--duration", "96s"),
@@ -130,7 +131,8 @@ def _columns(seed: int, ticks: Sequence[TickRecord], refused: int) -> dict[str, 
 
 def profile_of(arm: str, threads: int) -> Profile:
     own = {"model.kind": "text", "model.mode": "free", "window.policy": arm, "run.threads": threads}
-    return load_profile("laptop", {"pool.blocks": TYPED_BLOCKS, **WINDOW, **own})
+    pace = {"pool.blocks": TYPED_BLOCKS, "beat.frame_s": TYPED_FRAME_S}
+    return load_profile("laptop", {**pace, **WINDOW, **own})
 
 
 def conclude_all(played: Mapping[str, Any]) -> dict[str, Any]:
