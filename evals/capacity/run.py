@@ -189,7 +189,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=3, help="ramps of each policy")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="two share few calls out badly (README)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--played", type=Path, default=Path("runs/eval-capacity"), help="what was played")
     parser.add_argument("--out", type=Path, default=RESULTS)
