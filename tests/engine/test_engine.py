@@ -308,5 +308,5 @@ def test_any_sequence_of_open_step_cancel_close_and_stall_keeps_the_accounts(tmp
 
 
 def test_narrow_windows_are_refused_where_no_kernel_reads_them(llama: Tiny) -> None:
-    with pytest.raises(ProfileError, match="pool.kv = 'fp8': only the kernels on a CUDA device read it"):
+    with pytest.raises(ProfileError, match=r"pool.kv = 'fp8': only the kernels on a CUDA device read it"):
         Engine(load_decoder(llama.folder), 40, 4, 8, kv_dtype=Narrow(4))

@@ -352,7 +352,7 @@ def _steps(decoder: Decoder, memory: KvPool) -> Steps:
         return CudaSteps(decoder, memory)
     if memory.key_scales is not None:
         raise ProfileError(
-            "kv_dtype", "fp8", "only the kernels on a CUDA device read it; use run.device = cuda"
+            "pool.kv", "fp8", "only the kernels on a CUDA device read it; use run.device = cuda"
         )
     return EagerSteps(decoder, memory)
 
