@@ -219,11 +219,12 @@ def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(tmp_path: Path) -
 
 
 def test_a_run_is_named_after_what_was_read_and_no_pattern_stands_in_a_name(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    for name in ("run/trace.jsonl", "ramp.csv"):
+    (tmp_path / "1-load-a").mkdir()
+    for name in ("1-load-a/trace.jsonl", "ramp.csv"):
         (tmp_path / name).touch()
-    named = [name_of([str(tmp_path / word)]) for word in ("run", "run/trace.jsonl", "ramp.csv", "*-load-*")]
-    assert named == ["run", "run", "ramp", "several"]
+    words = ("1-load-a", "1-load-a/trace.jsonl", "ramp.csv", "*-load-*")
+    named = [name_of([str(tmp_path / word)]) for word in words]
+    assert named == ["1_load_a", "1_load_a", "ramp", "several"]  # no fit of a load is one of *-load-*
 
 
 @pytest.mark.parametrize("word", ["missing.csv", "*.csv"])

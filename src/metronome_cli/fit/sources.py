@@ -52,13 +52,16 @@ def expand(words: Iterable[str]) -> list[Path]:
 
 
 def name_of(words: Sequence[str]) -> str:
-    """What stands for all that `words` name in the name of a run folder."""
+    """What stands for all that `words` name in the name of a run folder.
+
+    A run's name is written with "_": a fit of a load must not look like a load to `runs/*-load-*`.
+    """
     path = Path(words[0])
     if len(words) > 1 or not path.exists():
         return "several"
     if path.is_dir():
-        return path.resolve().name
-    return path.resolve().parent.name if path.name == TRACE else path.stem
+        return path.resolve().name.replace("-", "_")
+    return path.resolve().parent.name.replace("-", "_") if path.name == TRACE else path.stem
 
 
 def read_trace(path: Path) -> list[Source]:
