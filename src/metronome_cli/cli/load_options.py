@@ -23,12 +23,22 @@ SESSIONS = 4
 KEY_VARIABLE = "METRONOME_API_KEY"
 
 
+_DAY_S = 86_400.0
+
+
 def seconds(text: str) -> float:
     """A length of time, for typer."""
     try:
         return parse_seconds(text)
     except ProfileError as error:
         raise typer.BadParameter(f"{text!r} is {error.cure}") from None
+
+
+def patience(text: str) -> float:
+    """A length of time that somebody may wait, for typer: 0 to a day."""
+    if not 0.0 <= (found := seconds(text)) <= _DAY_S:
+        raise typer.BadParameter(f"{text!r} is out of range: use 0s to 24h")
+    return found
 
 
 def length(text: str) -> Length:
@@ -75,9 +85,9 @@ Redials = Annotated[
 Wait = Annotated[
     float,
     typer.Option(
-        parser=seconds,
+        parser=patience,
         metavar="TIME",
-        help="How long to wait for a server that is still starting. 0s: dial at once.",
+        help="How long to wait for a server that is still starting. 0s (dial at once) to 24h.",
     ),
 ]
 CallLength = Annotated[
