@@ -34,6 +34,7 @@ from metronome_cli.runtime.simulator import Call
 from metronome_cli.trace import TickRecord, read_records
 
 from ..calls import Model
+from ..ending import end, limit, save
 from ..jobs import Job, play_all
 from ..live import serve_and_load
 
@@ -179,8 +180,8 @@ def judge(arms: dict[str, Any], n: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _limit(name: str, limit: int, measured: int) -> dict[str, Any]:
-    return {"name": name, "limit": limit, "measured": measured, "held": measured == limit}
+def _limit(name: str, asked: int, measured: int) -> dict[str, Any]:
+    return limit(name, asked, measured, measured == asked)
 
 
 def draw_picture(arms: dict[str, Any], n: int, target: Path) -> None:
@@ -241,16 +242,12 @@ def main() -> None:
     }
     profile = SPOKEN.profile("window", "forecast", options.threads)
     report = new_report("eval-admission", profile, SystemClock(), options.seed)
-    report.results = {"true_n": found, "arms": arms, "limits": judge(arms, found["n"])}
-    report.held = all(limit["held"] for limit in report.results["limits"])
-    options.out.mkdir(parents=True, exist_ok=True)
-    report.save(options.out)
+    report.results = {"true_n": found, "arms": arms}
+    save(report, judge(arms, found["n"]), options.out)
     draw_picture(arms, found["n"], options.out)
     for name, runs in arms.items():
         print(name, [round(run["settled_at"], 1) for run in runs], [run["first_stall_beat"] for run in runs])
-    for limit in report.results["limits"]:
-        print(limit)
-    raise SystemExit(0 if report.held else 3)
+    end(report)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from metronome_cli.runtime.simulator import Call, Fleet
 from metronome_cli.trace import TickRecord
 
 from ..calls import Model
+from ..ending import end, limit, save
 from ..jobs import Job, play_all
 
 RESULTS = Path(__file__).parent / "results"
@@ -155,8 +156,8 @@ def judge(fits: dict[str, Any], ramps: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _limit(name: str, limit: float, measured: float) -> dict[str, Any]:
-    return {"name": name, "limit": limit, "measured": measured, "held": measured <= limit}
+def _limit(name: str, most: float, measured: float) -> dict[str, Any]:
+    return limit(name, most, measured, measured <= most)
 
 
 def draw_picture(fits: dict[str, Any], ramps: dict[str, Any], target: Path) -> None:
@@ -214,14 +215,10 @@ def main() -> None:
             for seed, real in zip(seeds, played[f"{policy} ramp"], strict=True)
         ]
     report = new_report("eval-capacity", profile_of("window", options.threads), SystemClock(), options.seed)
-    report.results = {"fits": fits, "ramps": ramps, "limits": judge(fits, ramps)}
-    report.held = all(limit["held"] for limit in report.results["limits"])
-    options.out.mkdir(parents=True, exist_ok=True)
-    report.save(options.out)
+    report.results = {"fits": fits, "ramps": ramps}
+    save(report, judge(fits, ramps), options.out)
     draw_picture(fits, ramps, options.out)
-    for limit in report.results["limits"]:
-        print(limit)
-    raise SystemExit(0 if report.held else 3)
+    end(report)
 
 
 if __name__ == "__main__":

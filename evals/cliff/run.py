@@ -36,6 +36,7 @@ from metronome_cli.stats import percentiles
 from metronome_cli.trace import TickRecord, read_records
 
 from ..calls import Calls
+from ..ending import end, limit, save
 from ..jobs import Job, play_all
 from ..live import serve_and_load
 
@@ -191,29 +192,25 @@ def judge(arms: dict[str, Any], served: dict[str, Any]) -> list[dict[str, Any]]:
     share = arms["unbounded"]["collapsed"] / len(runs)
     expected = float(np.mean([run["probability"] for run in runs]))
     rows = [
-        _limit(f"{arm}: runs that collapsed", "0", arms[arm]["collapsed"], arms[arm]["collapsed"] == 0)
+        limit(f"{arm}: runs that collapsed", "0", arms[arm]["collapsed"], arms[arm]["collapsed"] == 0)
         for arm in ARMS[1:]
     ]
     brier = float(np.mean([(run["probability"] - (run["collapsed_at_s"] is not None)) ** 2 for run in runs]))
     rows += [
-        _limit(
+        limit(
             f"{arm}, served: runs that collapsed", "0", served[arm]["collapsed"], not served[arm]["collapsed"]
         )
         for arm in ARMS[1:]
         if served
     ]
     return [
-        _limit("unbounded: share of runs that collapsed", "0.2 to 0.8", share, 0.2 <= share <= 0.8),
-        _limit(
+        limit("unbounded: share of runs that collapsed", "0.2 to 0.8", share, 0.2 <= share <= 0.8),
+        limit(
             "the same, foretold, off by", "at most 0.15", abs(expected - share), abs(expected - share) <= 0.15
         ),
-        _limit("Brier score of the foretold (0.25: a coin)", "at most 0.15", brier, brier <= 0.15),
+        limit("Brier score of the foretold (0.25: a coin)", "at most 0.15", brier, brier <= 0.15),
         *rows,
     ]
-
-
-def _limit(name: str, limit: str, measured: float, held: bool) -> dict[str, Any]:
-    return {"name": name, "limit": limit, "measured": measured, "held": held}
 
 
 def draw_picture(arms: dict[str, Any], frame_s: float, target: Path) -> None:
@@ -246,13 +243,13 @@ def main() -> None:
     parser.add_argument("--played", type=Path, default=Path("runs/eval-cliff"), help="what was played")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    end = options.seed + options.runs
+    stop = options.seed + options.runs
     typed: dict[str, Job] = {
         f"{arm}-{first}": partial(
-            hold, arm, range(first, min(first + SHARE, end)), options.calls, options.frames, options.threads
+            hold, arm, range(first, min(first + SHARE, stop)), options.calls, options.frames, options.threads
         )
         for arm in ARMS
-        for first in range(options.seed, end, SHARE)
+        for first in range(options.seed, stop, SHARE)
     }
     spoken: dict[str, Job] = {
         f"{arm}-served-{seed}": partial(serve, arm, seed)
@@ -264,17 +261,13 @@ def main() -> None:
     arms = conclude_all(play_all(typed, options.played, options.processes))
     profile = profile_of("window", options.threads)
     report = new_report("eval-cliff", profile, SystemClock(), options.seed)
-    report.results = {"arms": arms, "served": served, "limits": judge(arms, served)}
-    report.held = all(limit["held"] for limit in report.results["limits"])
-    options.out.mkdir(parents=True, exist_ok=True)
-    report.save(options.out)
+    report.results = {"arms": arms, "served": served}
+    save(report, judge(arms, served), options.out)
     draw_picture(arms, profile.beat.frame_s, options.out)
     for name, found in (("typed", arms), ("spoken", served)):
         for arm in found:
             print(name, arm, found[arm]["collapsed"], "collapsed; tick", found[arm]["tick_s"])
-    for limit in report.results["limits"]:
-        print(limit)
-    raise SystemExit(0 if report.held else 3)
+    end(report)
 
 
 if __name__ == "__main__":

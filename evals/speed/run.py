@@ -156,7 +156,7 @@ def narrow(card: Card) -> list[dict[str, Any]]:
 def attention(card: Card) -> list[dict[str, Any]]:
     """One layer over full windows: our kernel on its pool, torch's on contiguous caches of the same keys."""
     from metronome_cli.engine.blocks import BlockPool
-    from metronome_cli.engine.kernels.attention import attend
+    from metronome_cli.engine.kernels.attention import attend, splits_for
     from metronome_cli.engine.layout import lay_out
     from metronome_cli.engine.rows import Session
     from metronome_cli.engine.sampling import Chooser, Sampling
@@ -183,7 +183,7 @@ def attention(card: Card) -> list[dict[str, Any]]:
             shape = (3, kv_heads, accounts.total + 1, block, 128)  # three layers: more than the cache holds
             keys, values = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2))
             query = torch.randn(batch, queries, 128, dtype=torch.bfloat16, device="cuda")
-            splits = max(1, min(16, 132 // (batch * kv_heads)))  # as cuda.py
+            splits = splits_for(batch, kv_heads)
 
             layers = [LayerMemory(k, v, k, v, None) for k, v in zip(keys, values, strict=True)]
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from .decoder import Decoder
 from .fused import Batch, forward
 from .graphs import Graphs
+from .kernels.attention import splits_for
 from .kernels.sampling import sample
 from .kv_pool import KvPool
 from .layout import FIELDS, Laid, lay_out
@@ -28,7 +29,6 @@ from .rows import Row
 _PIECE = 8192  # tokens that are computed at once: more would only take more memory
 _ROWS = 65536  # of a step, more than any device holds calls
 _LOGITS = 512  # rows of logits that are computed at once
-_PROGRAMS = 132  # one on each multiprocessor; to join more costs more than they bring (docs/log.md)
 _EMBEDDED = -1  # in place of an id: the token came as an embedding
 _SETS = 16  # of ids that sessions may not say
 
@@ -101,7 +101,7 @@ class CudaSteps:
         self._axes, self._group = decoder.rope.axes, config.heads // config.kv_heads
         device, blocks = decoder.device, memory.scratch + memory.sink_keys.shape[2]
         self._graphs = Graphs(self._replayed)
-        most = max(self._graphs.most, 1)
+        most = self._graphs.most
         self._small = _Integers(most, self._axes, blocks, device)
         self._large = _Integers(_PIECE, self._axes, blocks, device)
         self._embedded = torch.zeros((most, config.hidden), dtype=decoder.dtype, device=device)
@@ -248,7 +248,7 @@ class CudaSteps:
             arrays["tasks"][: tasks * FIELDS].view(-1, FIELDS),
             arrays["table"],
             tokens_a_task,
-            splits=max(1, min(16, _PROGRAMS // (tasks * kv_heads))),
+            splits=splits_for(tasks, kv_heads),
         )
 
     def _embed_into(self, embedded_TE: Tensor, rows: Sequence[Row]) -> None:

@@ -9,7 +9,7 @@ X experts, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -126,6 +126,10 @@ class Decoder:
     def embed(self, ids_T: Tensor) -> Tensor:
         """Embeddings [T, E] of token ids [T]."""
         return F.embedding(ids_T, self.weights.embedding)
+
+    def embed_ids(self, ids: Sequence[int]) -> Tensor:
+        """The same of ids on the host, of none too."""
+        return self.embed(torch.tensor(ids, dtype=torch.long, device=self.device))
 
     def nothing(self) -> Tensor:
         """Hidden states of no tokens, [0, E]."""

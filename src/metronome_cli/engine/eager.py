@@ -66,7 +66,7 @@ class EagerSteps:
         """[T, hidden]; ids of all rows at once where there is nothing else."""
         if any(row.embedded is not None for row in rows):
             return torch.cat([row.embed(self._decoder) for row in rows])
-        return self._decoder.embed(torch.tensor([token for row in rows for token in row.ids]))
+        return self._decoder.embed_ids([token for row in rows for token in row.ids])
 
     def _choose(self, rows: Sequence[Row], hidden_TE: Tensor) -> list[int]:
         ends = torch.tensor([row.tokens for row in rows]).cumsum(0) - 1

@@ -42,21 +42,19 @@ class _Step:
     """A step that was begun, by the sessions' numbers; `computed`: None when nobody had anything to do."""
 
     rows: dict[int, Row]
+    going: dict[int, Row]  # those of them that append something
     computed: Computed | None
-
-    def going(self) -> dict[int, Row]:
-        return {number: row for number, row in self.rows.items() if row.tokens and not row.stalled}
 
     def sampling(self) -> list[int]:
         """Who samples, in order."""
-        return [number for number, row in self.going().items() if row.sample]
+        return [number for number, row in self.going.items() if row.sample]
 
     def ids(self) -> dict[int, int]:
         """What they sampled. Waits for the step to be done."""
         return dict(zip(self.sampling(), self.computed.ids(), strict=True)) if self.computed else {}
 
 
-_NOTHING = _Step({}, None)
+_NOTHING = _Step({}, {}, None)
 
 
 class Engine:
@@ -147,23 +145,24 @@ class Engine:
         A session without blocks stalls alone: its input is dropped and nothing else of it changes.
         ValueError, with nothing changed, when the request does not fit together.
         """
-        asked = sample or [False] * len(sessions)
+        asked, wanted = sample or [False] * len(sessions), set(sessions)
         step = self._take_up(sessions, lengths, asked)
         if step is None:
             step = self._begin(sessions, lengths, inputs, rotary, asked)
         if ahead and self._steps.can_run_ahead:
-            self._run_ahead(step, sessions)
+            self._run_ahead(step, wanted)
         ids = step.ids()
-        for number, token in ids.items():
-            if number in sessions:
-                self._sessions[number].pending = token
+        for number in wanted & ids.keys():
+            self._sessions[number].pending = ids[number]
         self._learn(ids)
         rows = [step.rows[number] for number in sessions]
         return StepOutput(
             ids=[ids.get(number) for number in sessions],
             stalled=[row.stalled for row in rows],
             appended=[0 if row.stalled else row.fresh for row in rows],
-            hidden=self._hidden(step, sessions),
+            hidden=_hidden(step.going, wanted, step.computed.hidden)
+            if step.computed
+            else self.decoder.nothing(),
         )
 
     def _begin(
@@ -178,7 +177,7 @@ class Engine:
         self._drop_ahead()
         rows = dict(zip(sessions, self._rows(sessions, lengths, inputs, rotary, sample), strict=True))
         step = self._compute(rows)
-        for row in step.going().values():
+        for row in step.going.values():
             row.session.pending = None
         return step
 
@@ -186,17 +185,16 @@ class Engine:
         for row in rows.values():
             if row.tokens:
                 self._make_room(row)
-        going = [row for row in rows.values() if row.tokens and not row.stalled]
-        step = _Step(rows, self._steps.begin(going) if going else None)
-        for row in going:
+        going = {number: row for number, row in rows.items() if row.tokens and not row.stalled}
+        computed = self._steps.begin(list(going.values())) if going else None
+        for row in going.values():
             self._settle(row)
-        return step
+        return _Step(rows, going, computed)
 
-    def _run_ahead(self, step: _Step, sessions: Sequence[int]) -> None:
-        """Begin the step in which those of `sessions` that sample now decode on, before it is known what."""
+    def _run_ahead(self, step: _Step, wanted: set[int]) -> None:
+        """Begin the step in which those `wanted` that sample now decode on, before it is known what."""
         if any(_is_full(row.session) for row in step.rows.values()):
             return  # it would take up again what is not known yet
-        wanted = set(sessions)
         rows = {}
         for place, number in enumerate(step.sampling()):
             if number in wanted:
@@ -207,7 +205,7 @@ class Engine:
 
     def _learn(self, ids: dict[int, int]) -> None:
         """What rows begun ahead append, now that it is known."""
-        for number, row in (self._ahead or _NOTHING).going().items():
+        for number, row in (self._ahead or _NOTHING).going.items():
             row.ids = [ids[number]]
             self._remember(row)
 
@@ -240,17 +238,6 @@ class Engine:
             if not row.stalled:
                 row.session.pending = None
                 row.session.chooser.put_back()
-
-    def _hidden(self, step: _Step, sessions: Sequence[int]) -> Tensor:
-        """States of what `sessions`, some of a step's, appended."""
-        if step.computed is None:
-            return self.decoder.nothing()
-        going = step.going()
-        if going.keys() <= set(sessions):
-            return _fresh(list(going.values()), step.computed.hidden)
-        # Some of a step begun ahead, of one token each.
-        places = [place for place, number in enumerate(going) if number in set(sessions)]
-        return step.computed.hidden[places]
 
     def _rows(
         self,
@@ -313,7 +300,6 @@ class Engine:
                 row.ids = recent + row.ids
             else:
                 row.embedded, row.ids = torch.cat((recent, row.embed(self.decoder))), []
-            row.tokens = len(row.ids) + (0 if row.embedded is None else len(row.embedded))
             row.rotary_start, row.rotary_end = 0, row.tokens
         row.stalled = not session.lane.extend(row.tokens)
 
@@ -335,12 +321,9 @@ class Engine:
         if row.embedded is None and isinstance(recent, list):
             session.recent = (recent + row.ids)[-carry:] if carry else []
             return
-        before = self._embed(recent) if isinstance(recent, list) else recent
+        before = self.decoder.embed_ids(recent) if isinstance(recent, list) else recent
         held = torch.cat((before, row.embed(self.decoder)))
         session.recent = held[max(0, len(held) - carry) :]
-
-    def _embed(self, ids: list[int]) -> Tensor:
-        return self.decoder.embed(torch.tensor(ids, dtype=torch.long, device=self.decoder.device))
 
 
 def _steps(decoder: Decoder, memory: KvPool) -> Steps:
@@ -371,6 +354,14 @@ def _cut(flat: Tensor, lengths: Sequence[int]) -> list[Tensor]:
 def _cut_list(flat: list[int], lengths: Sequence[int]) -> list[list[int]]:
     ends = list(accumulate(lengths))
     return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _hidden(going: dict[int, Row], wanted: set[int], hidden_TE: Tensor) -> Tensor:
+    """States of what those `wanted` appended."""
+    if going.keys() <= wanted:
+        return _fresh(list(going.values()), hidden_TE)
+    # Some of a step begun ahead, of one token each.
+    return hidden_TE[[place for place, number in enumerate(going) if number in wanted]]
 
 
 def _fresh(rows: list[Row], hidden_TE: Tensor) -> Tensor:

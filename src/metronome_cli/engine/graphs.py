@@ -7,7 +7,7 @@ Ignores: what a step computes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -17,15 +17,15 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 2
 class Graphs:
     """`compute(n)` captured for every bucket n; it must read and write the same memory each time."""
 
-    def __init__(self, compute: Callable[[int], None], buckets: Sequence[int] | None = None) -> None:
-        self._buckets = BUCKETS if buckets is None else tuple(buckets)
+    def __init__(self, compute: Callable[[int], None]) -> None:
+        self._buckets = BUCKETS
         self._compute = compute
         self._captured: dict[int, torch.cuda.CUDAGraph] = {}
 
     @property
     def most(self) -> int:
         """The most tokens of a step that has a graph."""
-        return self._buckets[-1] if self._buckets else 0
+        return self._buckets[-1]
 
     def bucket(self, tokens: int) -> int:
         """What a step of so many tokens, at most `most`, is rounded up to."""

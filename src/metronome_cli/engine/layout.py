@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 
 from .rows import Row
 
-FIELDS = 9  # of a task; kernels/attention.py names them
+# Fields of a task, int32: where its tokens begin in the step, and how many they are; where its session's
+# blocks begin in the table (sinks first), and where in them the window's run begins; then, counted from the
+# run's first place: its first token, the first place past the sinks; the window W; its first token's index,
+# no larger than matters to sinks; the sinks S.
+FIELDS = 9
 _FAR = 2**30  # farther than any two tokens that matter to each other; kernels count in 32 bits
 
 Integers = NDArray[np.int64]

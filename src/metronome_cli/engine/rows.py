@@ -44,14 +44,14 @@ class Row:
     sample: bool
     stalled: bool = False
     after: int | None = None  # its one token is what this row of the step before samples, not yet known
-    tokens: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.tokens = len(self.ids) + (0 if self.embedded is None else len(self.embedded))
+    @property
+    def tokens(self) -> int:
+        return len(self.ids) + (0 if self.embedded is None else len(self.embedded))
 
     def embed(self, decoder: Decoder) -> Tensor:
         """All of it as embeddings [tokens, hidden]."""
-        ids = decoder.embed(torch.tensor(self.ids, dtype=torch.long, device=decoder.device))
+        ids = decoder.embed_ids(self.ids)
         return ids if self.embedded is None else torch.cat((ids, self.embedded))
 
     def positions(self, axes: int) -> Tensor:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..engine.decoder import DecoderConfig
+from ..engine.device import block_bytes
 from ..engine.engine import Engine
-from ..engine.weights import count_weights, load_decoder, read_decoder_config
+from ..engine.weights import count_weights, dtype_of, load_decoder, read_decoder_config
 from ..errors import AssetError, FieldError, NotMeasured
 from ..memory import free_memory
 from ..window import Policy, Positions, Recycle, Unbounded, blocks_for, most_blocks
@@ -32,8 +32,6 @@ BLOCK = 16
 JUDGED = 4096  # tokens of context and reply for which a judge must have room
 
 SHARED_KV = 2**30  # bytes of keys and values, at most, of sessions that share their steps
-
-_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Scorer:
         piece = _piece(policy)
         bounds = [_bound(policy, piece, len(ids)) for ids in texts]
         scored: list[Scored] = []
-        blocks = self._shared_kv // _kv_bytes(self._decoder.config, BLOCK, self._decoder.dtype.itemsize)
+        blocks = self._shared_kv // block_bytes(self._decoder.config, BLOCK, self._decoder.dtype)
         for start, end in _groups(bounds, blocks):
             engine = Engine(self._decoder, sum(bounds[start:end]), BLOCK, piece)
             scored += self._read(engine, texts[start:end], bounds[start:end], policy, positions)
@@ -184,10 +182,10 @@ def load_judge(
 
 def memory_needed(folder: Path, dtype: str, tokens: int = JUDGED) -> int:
     """About how many bytes a Scorer takes: weights, keys and values of `tokens`, one piece's logits twice."""
-    config, width = read_decoder_config(folder), _WIDTH[dtype]
+    config, kept = read_decoder_config(folder), dtype_of(dtype)
     # A tied embedding is held twice: as the table of the input, and laid out for the product of the output.
     weights = count_weights(folder) + (config.vocab * config.hidden if config.tied else 0)
-    return weights * width + _kv_bytes(config, tokens, width) + 2 * PIECE * config.vocab * 4
+    return weights * kept.itemsize + block_bytes(config, tokens, kept) + 2 * PIECE * config.vocab * 4
 
 
 def _tokenizer(folder: Path) -> Tokenizer:
@@ -223,10 +221,6 @@ def _groups(bounds: Sequence[int], blocks: int) -> list[tuple[int, int]]:
             start, held = number, 0
         held += bound
     return [*groups, (start, len(bounds))]
-
-
-def _kv_bytes(config: DecoderConfig, tokens: int, width: int) -> int:
-    return 2 * tokens * config.layers * config.kv_heads * config.head_dim * width
 
 
 def _gib(count: int) -> str:

@@ -17,12 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kv_pool import LayerMemory
+from ..layout import FIELDS
 
-# Fields of a task, int32: where its tokens begin in the step, and how many they are; where its session's
-# blocks begin in the table (sinks first), and where in them the window's run begins; then, counted from the
-# run's first place: its first token, the first place past the sinks; the window W; its first token's index,
-# no larger than matters to sinks; the sinks S.
-FIELDS = 9
+_PROGRAMS = 132  # one on each multiprocessor; to join more costs more than they bring (docs/log.md)
 _MANY = 264  # two for each of 132 multiprocessors
 _LOG2_E = 1.4426950408889634
 
@@ -202,6 +199,11 @@ def _shape(programs: int, queries: int, block_size: int) -> tuple[int, int, int]
     if programs >= _MANY:
         return (32 if block_size % 32 == 0 else 64), 2, 3
     return 64, (4 if block_size % 64 == 0 else 2), 4
+
+
+def splits_for(tasks: int, kv_heads: int) -> int:
+    """Programs that share a task's keys: as many as keep the device busy, since joining them costs too."""
+    return max(1, min(16, _PROGRAMS // (tasks * kv_heads)))
 
 
 def attend(
