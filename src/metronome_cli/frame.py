@@ -44,13 +44,14 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One decoded token of one session. `text` may be empty while a character is incomplete."""
+    """One decoded token of one session. `text` is empty in a pause or while a character is incomplete."""
 
     session: SessionId
     text: str
     end: bool = False  # the reply is complete
     start: bool = False  # the first of a reply, whether or not the last one was complete
     cut: bool = False  # with `end`: it may not be longer
+    pcm: bytes = b""  # its sound, where the model speaks: PCM16 little-endian mono, 24 kHz
 
 
 @dataclass(frozen=True, slots=True)

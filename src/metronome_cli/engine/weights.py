@@ -1,14 +1,11 @@
 """Checkpoints into decoders: a folder with config.json and safetensors, as Hugging Face writes them.
 
-Knows:   key names of Llama, Qwen2, Qwen3 and Qwen3-MoE, sharding, fusing, RoPE variants in config.json.
-Ignores: where the folder came from (models/assets.py) and what runs the decoder.
-
-A key that is missing, left over or misshaped is an error naming it, never a silent default.
+Knows:   key names of Llama, Qwen2, Qwen3 and Qwen3-MoE, fusing, RoPE variants in config.json.
+Ignores: where a folder came from (models/assets.py), files and shards (checkpoint.py), what runs a decoder.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..errors import AssetError
+from .checkpoint import Checkpoint
 from .decoder import Decoder, DecoderConfig, DecoderWeights, Experts, LayerWeights, Mlp
 from .linear import Linear
 from .rope import Rope
@@ -44,14 +41,28 @@ def load_decoder(
     by default torch's.
     """
     dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
-    device = device or torch.get_default_device()
-    lay_out = partial(Linear, products=products)
     source = _read_config(folder)
-    config = _decoder_config(source, folder)
-    tensors = _Tensors(folder, dtype, device)
-    weights = _fuse(config, tensors.take, lay_out)
-    tensors.check_nothing_left(ignore={"lm_head.weight"} if config.tied else set())
-    return Decoder(config, weights, make_rope(source, folder, dtype).to(device))
+    checkpoint = Checkpoint(folder, dtype, device)
+    decoder = build_decoder(source, checkpoint, products=products)
+    checkpoint.check_nothing_left(ignore=["lm_head.weight"] if decoder.config.tied else [])
+    return decoder
+
+
+def build_decoder(
+    source: PreTrainedConfig, checkpoint: Checkpoint, prefix: str = "", products: torch.dtype | None = None
+) -> Decoder:
+    """The decoder that `source` describes, from the keys of `checkpoint` that begin with `prefix`.
+
+    AssetError naming the field or key that does not fit. Other parts' keys stay in the checkpoint.
+    """
+    config = _decoder_config(source, checkpoint.folder)
+
+    def take(key: str, shape: tuple[int, ...]) -> Tensor:
+        return checkpoint.take(prefix + key, shape)
+
+    weights = _fuse(config, take, partial(Linear, products=products))
+    rope = make_rope(source, checkpoint.folder, checkpoint.dtype).to(checkpoint.device)
+    return Decoder(config, weights, rope)
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -62,15 +73,6 @@ def dtype_of(name: str) -> torch.dtype:
 def read_decoder_config(folder: Path) -> DecoderConfig:
     """What a checkpoint folder's config.json says, without its weights. AssetError as in `load_decoder`."""
     return _decoder_config(_read_config(folder), folder)
-
-
-def count_weights(folder: Path) -> int:
-    """How many numbers a checkpoint's safetensors hold, by their headers alone."""
-    total = 0
-    for path in sorted(set(_files_by_key(folder).values())):
-        with safe_open(path, framework="pt") as shard:
-            total += sum(math.prod(shard.get_slice(key).get_shape()) for key in shard.keys())  # noqa: SIM118
-    return total
 
 
 def make_rope(source: PreTrainedConfig, folder: Path, dtype: torch.dtype) -> Rope:
@@ -191,44 +193,3 @@ def _fuse_experts(config: DecoderConfig, take: Take, prefix: str) -> Experts:
         config.top,
         config.normed,
     )
-
-
-class _Tensors:
-    """The tensors of a folder by key, read one at a time, each taken once."""
-
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
-        self._folder = folder
-        self._dtype = dtype
-        self._device = device
-        self._file_of = _files_by_key(folder)
-
-    def take(self, key: str, shape: tuple[int, ...]) -> Tensor:
-        file = self._file_of.pop(key, None)
-        if file is None:
-            raise AssetError(f"{self._folder}: weight {key} is missing")
-        with safe_open(file, framework="pt") as shard:
-            tensor: Tensor = shard.get_tensor(key)
-        if tuple(tensor.shape) != shape:
-            raise AssetError(f"{file}: {key} has shape {tuple(tensor.shape)}, the config says {shape}")
-        return tensor.to(self._device, self._dtype)
-
-    def check_nothing_left(self, ignore: set[str]) -> None:
-        left = sorted(key for key in self._file_of if key not in ignore and not key.endswith("inv_freq"))
-        if left:
-            raise AssetError(f"{self._folder}: weights that this architecture has no place for: {left[:5]}")
-
-
-def _files_by_key(folder: Path) -> dict[str, Path]:
-    index = folder / "model.safetensors.index.json"
-    try:
-        if index.exists():
-            shards = {folder / name for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
-        else:
-            shards = {folder / "model.safetensors"}
-        found: dict[str, Path] = {}
-        for path in sorted(shards):
-            with safe_open(path, framework="pt") as shard:
-                found.update(dict.fromkeys(shard.keys(), path))
-    except Exception as error:  # safetensors raises its own error type, which it does not export for good
-        raise AssetError(f"{folder}: cannot read its safetensors ({error})") from None
-    return found

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from ..engine.checkpoint import count_weights
 from ..engine.device import block_bytes
 from ..engine.engine import Engine
-from ..engine.weights import count_weights, dtype_of, load_decoder, read_decoder_config
+from ..engine.weights import dtype_of, load_decoder, read_decoder_config
 from ..errors import AssetError, FieldError, NotMeasured
 from ..memory import free_memory
 from ..window import Policy, Positions, Recycle, Unbounded, blocks_for, most_blocks

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import torch
 
+from ..engine.checkpoint import count_weights
 from ..engine.decoder import Decoder
 from ..engine.device import block_bytes, check_memory, device_of
 from ..engine.engine import Engine, StepOutput
 from ..engine.kv_pool import FP8, Narrow
 from ..engine.linear import products_of
 from ..engine.sampling import Sampling
-from ..engine.weights import count_weights, dtype_of, load_decoder, read_decoder_config
+from ..engine.weights import dtype_of, load_decoder, read_decoder_config
 from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import OWN, Profile, Terms
 from ..window import Policy, blocks_for, reach
