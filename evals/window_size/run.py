@@ -104,7 +104,7 @@ def _row(group: Group, bound: int, token_bytes: float, profile: Profile) -> dict
         "blocks_bound": bound,
         "kv_mib_per_session": held / 2**20,
         "sessions_per_gib": int(2**30 // held),
-        "pool_share": bound / profile.pool.blocks,
+        "pool_share": bound / profile.pool.count,
     }
 
 

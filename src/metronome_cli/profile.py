@@ -75,9 +75,16 @@ class WindowSection(_Section):
 class PoolSection(_Section):
     """The device's KV blocks, shared by all sessions."""
 
-    blocks: Annotated[int, Field(ge=1, le=10_000_000)] = 320
+    blocks: Annotated[int, Field(ge=1, le=10_000_000)] | Literal["free"] = 320  # free: what the GPU has left
     block_size: Count = 16
     kv: Literal["model", "fp8"] = "model"  # fp8: windows in 8 bits, sinks as the model; CUDA alone
+
+    @property
+    def count(self) -> int:
+        """Blocks, where they must be known beforehand. ProfileError when they are what a device has left."""
+        if self.blocks == "free":
+            raise ProfileError("pool.blocks", "free", "give a number: only a GPU's memory is counted")
+        return self.blocks
 
 
 class AdmissionSection(_Section):
@@ -187,7 +194,7 @@ class Profile(_Checked):
                 f"use at most window - beat.prefill_tokens = {policy.window - room}",
             )
         bound = self.session_blocks(header_tokens)
-        if bound is not None and bound > self.pool.blocks:
+        if bound is not None and self.pool.blocks != "free" and bound > self.pool.blocks:
             raise ProfileError(
                 "pool.blocks",
                 self.pool.blocks,
@@ -289,6 +296,7 @@ def _read(path: Path) -> str:
 # A field that takes either of two kinds fails once for each; one sentence says it better.
 _CURES = {
     "window.window": 'use 1 or more tokens, or seconds as "20 s"',
+    "pool.blocks": 'use 1 to 10000000 blocks, or "free" on a GPU',
     "window.sinks": 'use 0 or more tokens, or "header"',
     # And a pattern says less than an example.
     "server.origins": 'use a list of origins as ["https://app.example.org"], without a path, or ["*"]',

@@ -10,7 +10,7 @@ import torch
 
 from metronome_cli.engine import device
 from metronome_cli.engine.decoder import DecoderConfig
-from metronome_cli.engine.device import block_bytes, check_kernels, check_memory, device_of
+from metronome_cli.engine.device import block_bytes, check_kernels, device_of, fit_pool
 from metronome_cli.engine.random_weights import SIZES
 from metronome_cli.errors import ProfileError
 
@@ -76,7 +76,7 @@ def test_what_kernels_are_written_for(config: DecoderConfig) -> None:
 
 def test_weights_that_do_not_fit(card: pytest.MonkeyPatch) -> None:
     with pytest.raises(ProfileError, match=r"weights take 60\.0 GiB beside 4\.0 GiB.*40\.0 GiB are free"):
-        check_memory(60 * GIB, 100, block_bytes(QWEN, 64, torch.bfloat16), CUDA)
+        fit_pool(100, 60 * GIB, block_bytes(QWEN, 64, torch.bfloat16), CUDA)
 
 
 def test_the_largest_pool_that_fits_is_told(card: pytest.MonkeyPatch) -> None:
@@ -84,5 +84,12 @@ def test_the_largest_pool_that_fits_is_told(card: pytest.MonkeyPatch) -> None:
     assert block == 64 * 28 * 4 * 128 * 2 * 2
     most = 21 * GIB // block - 1
     with pytest.raises(ProfileError, match=rf"21\.0 GiB are free beside the weights; use at most {most}"):
-        check_memory(15 * GIB, most + 1, block, CUDA)
-    check_memory(15 * GIB, most, block, CUDA)
+        fit_pool(most + 1, 15 * GIB, block, CUDA)
+    assert fit_pool(most, 15 * GIB, block, CUDA) == most
+    assert fit_pool("free", 15 * GIB, block, CUDA) == most
+
+
+def test_only_a_gpu_counts_its_free_memory() -> None:
+    assert fit_pool(7, 15 * GIB, 1, torch.device("cpu")) == 7
+    with pytest.raises(ProfileError, match=r"pool.blocks = 'free': give a number"):
+        fit_pool("free", 0, 1, torch.device("cpu"))

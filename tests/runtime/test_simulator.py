@@ -234,7 +234,7 @@ def test_the_noise_of_ticks_hangs_on_the_seed() -> None:
 
 def test_a_long_header_is_read_over_several_frames() -> None:
     of = profile(pool_blocks=100)
-    device = Device(of.pool.blocks, Course(of, Load(1.0, 2.0, 15)))
+    device = Device(of.pool.count, Course(of, Load(1.0, 2.0, 15)))
     assert device.open(1)
     assert [device.tick().tokens_in for _ in range(5)] == [6, 6, 6, 1, 1]
     assert device.usage().reserved == Course(of, Load(1.0, 2.0, 15)).bound

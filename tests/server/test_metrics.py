@@ -257,12 +257,12 @@ def test_a_server_that_takes_no_calls_offers_none() -> None:
 
 
 def test_the_pool_and_the_callers_are_told_as_they_stand() -> None:
-    metrics = Metrics(profile(pool={"blocks": 80}))
+    metrics = Metrics(profile(pool={"blocks": "free"}))
     metrics.opened += 5
     metrics.detached = 2
     metrics.refused.update({"max_sessions": 4, "pool_full": 1})
     metrics.bytes_in, metrics.bytes_out = 1000, 10
-    metrics.beat(beat(sessions=5, kv_leased=20, kv_reserved=70, mute=1, fell_mute=1))
+    metrics.beat(beat(sessions=5, kv_leased=20, kv_reserved=70, kv_total=80, mute=1, fell_mute=1))
     found = page(metrics)
     assert found["metronome_kv_leased_blocks", ""] == 20
     assert found["metronome_kv_reserved_blocks", ""] == 70

@@ -217,7 +217,8 @@ def _pool(profile: Profile) -> Finding:
     calls = profile.admission.max_sessions
     problem = pool_problem(profile)
     if problem is None:
-        return Finding("pool", f"{profile.pool.blocks} blocks for {calls} calls")
+        blocks = "what the GPU has left" if profile.pool.blocks == "free" else f"{profile.pool.blocks} blocks"
+        return Finding("pool", f"{blocks} for {calls} calls")
     return Finding("pool", *problem)
 
 
@@ -253,9 +254,9 @@ def _kv_bytes(profile: Profile) -> int:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
         heads = config.get("num_key_value_heads") or config["num_attention_heads"]
         size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        places = profile.pool.blocks * profile.pool.block_size
+        places = profile.pool.count * profile.pool.block_size
         return int(2 * places * config["num_hidden_layers"] * heads * size * _WIDTH[profile.model.dtype])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, ProfileError):
         return 0
 
 

@@ -105,10 +105,11 @@ def check(name: NameOrPath) -> None:
 def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
     """(found, costs, mend) where the pool cannot promise blocks to as many calls as the profile lets in."""
     calls, bound = profile.admission.max_sessions, profile.session_blocks(0)
-    if bound is None or bound * calls <= profile.pool.blocks:
+    blocks = profile.pool.blocks
+    if bound is None or blocks == "free" or bound * calls <= blocks:
         return None
-    room = profile.pool.blocks // bound
-    found = f"{profile.pool.blocks} blocks are {room} calls of {bound}, and admission.max_sessions is {calls}"
+    room = blocks // bound
+    found = f"{blocks} blocks are {room} calls of {bound}, and admission.max_sessions is {calls}"
     mend = f"pool.blocks = {bound * calls} or more, a smaller window, or admission.max_sessions = {room}"
     return found, f"calls beyond {room} are refused as pool_full", mend
 
@@ -154,9 +155,10 @@ def _values(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def _room(profile: Profile) -> str:
     """How many blocks one session can hold, in words; a header counts once a model has read it."""
-    bound, total = profile.session_blocks(0), profile.pool.blocks
+    bound, blocks = profile.session_blocks(0), profile.pool.blocks
+    total = "what the GPU has left" if blocks == "free" else str(blocks)
     if bound is None:
-        return f"One session has no bound; the pool has {total} blocks."
+        return f"One session has no bound; the pool has {total}{'' if blocks == 'free' else ' blocks'}."
     header = " and its header" if profile.window.sinks == "header" else ""
     return f"One session needs at most {bound} blocks{header}; the pool has {total}."
 

@@ -10,6 +10,7 @@ the middle of a call.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Literal
 
 import torch
 
@@ -60,23 +61,33 @@ def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> i
     return 2 * config.layers * config.kv_heads * block_size * head
 
 
-def check_memory(weights: int, blocks: int, block: int, device: torch.device) -> None:
-    """ProfileError when weights and pool do not fit the free memory. All in bytes, but `blocks`."""
+def fit_pool(blocks: int | Literal["free"], weights: int, block: int, device: torch.device) -> int:
+    """How many blocks a pool gets beside `weights` that are still to be loaded: as asked, or all that fit.
+
+    `weights` and one `block` in bytes. ProfileError when both do not fit the free memory.
+    """
+    if device.type != "cuda":
+        if blocks == "free":
+            raise ProfileError("pool.blocks", blocks, "give a number: only a CUDA device's memory is counted")
+        return blocks
     free, _ = torch.cuda.mem_get_info(device)
     left = free - weights - _WORK_BYTES
-    if left < block:
+    most = left // block - 1  # one more is scratch
+    if most < 1:
         cure = (
             f"its weights take {_gib(weights)} GiB beside {_gib(_WORK_BYTES)} GiB to work in, and "
             f"{_gib(free)} GiB are free: use a smaller model, or model.dtype = bfloat16"
         )
         raise ProfileError("model.thinker", f"{_gib(weights)} GiB", cure)
-    most = left // block - 1  # one more is scratch
+    if blocks == "free":
+        return most
     if blocks > most:
         cure = (
             f"{blocks} blocks take {_gib(blocks * block)} GiB, and {_gib(left)} GiB are free beside the "
             f"weights; use at most {most}"
         )
         raise ProfileError("pool.blocks", blocks, cure)
+    return blocks
 
 
 def _gib(size: int) -> str:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .decoder import Decoder, Experts
+from .decoder import Decoder, Experts, LayerWeights, Mlp
 from .kernels.attention import attend
 from .kernels.experts import experts
+from .kernels.few_rows import FEW, add_experts, product
 from .kernels.pointwise import add_norm, rotate_write, silu_mul
-from .kv_pool import KvPool
+from .kv_pool import KvPool, LayerMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +34,62 @@ class Batch:
 
 def forward(decoder: Decoder, hidden_TE: Tensor, batch: Batch, pool: KvPool) -> Tensor:
     """Final hidden states [T, E], normed; `hidden_TE`, embeddings, is overwritten."""
-    config, weights = decoder.config, decoder.weights
+    weights, eps = decoder.weights, decoder.config.norm_eps
     turns = (*_turn(decoder, batch.rotary_TA), *_turn(decoder, batch.at_sinks_TA))
-    added: Tensor | None = None
+    added: Tensor | None = None  # what the residual still lacks
+    few = len(hidden_TE) in (1, 2, FEW)
     for number, layer in enumerate(weights.layers):
-        memory = pool.layer(number)
-        qkv_TX = layer.qkv(add_norm(hidden_TE, added, layer.input_norm, config.norm_eps))
-        norms = None
-        if layer.query_norm is not None and layer.key_norm is not None:
-            norms = layer.query_norm, layer.key_norm
-        own_TQD, to_sinks_TQD = rotate_write(
-            qkv_TX, norms, turns, (batch.place_T, batch.sink_place_T), memory, config.heads, config.norm_eps
-        )
-        mixed_TQD = attend(
-            own_TQD, to_sinks_TQD, memory, batch.tasks, batch.table,
-            tokens=batch.tokens_a_task, splits=batch.splits,
-        )  # fmt: skip
-        added = layer.out(mixed_TQD.flatten(1))
-        normed_TE = add_norm(hidden_TE, added, layer.post_norm, config.norm_eps)
-        if isinstance(layer.mlp, Experts):
-            mlp = layer.mlp
-            added = experts(normed_TE, mlp.router, mlp.gate_up, mlp.down, mlp.top, mlp.normed)
+        if few:
+            qkv_TX = product(hidden_TE, layer.qkv.weight, bias=layer.qkv.bias, norm=(layer.input_norm, eps))
         else:
-            added = layer.mlp.down(silu_mul(layer.mlp.gate_up(normed_TE)))
-    return add_norm(hidden_TE, added, weights.norm, config.norm_eps)
+            qkv_TX = layer.qkv(add_norm(hidden_TE, added, layer.input_norm, eps))
+        mixed_TX = _attention(decoder, layer, qkv_TX, turns, batch, pool.layer(number))
+        if few:
+            product(mixed_TX, layer.out.weight, to=hidden_TE)
+            _add_few(hidden_TE, layer, eps)
+        else:
+            normed_TE = add_norm(hidden_TE, layer.out(mixed_TX), layer.post_norm, eps)
+            added = _mlp(normed_TE, layer.mlp)
+    return add_norm(hidden_TE, added, weights.norm, eps)
+
+
+def _attention(
+    decoder: Decoder,
+    layer: LayerWeights,
+    qkv_TX: Tensor,
+    turns: tuple[Tensor, Tensor, Tensor, Tensor],
+    batch: Batch,
+    memory: LayerMemory,
+) -> Tensor:
+    """What queries see, [T, Q D]; keys and values go to their places first."""
+    config, norms = decoder.config, None
+    if layer.query_norm is not None and layer.key_norm is not None:
+        norms = layer.query_norm, layer.key_norm
+    own_TQD, to_sinks_TQD = rotate_write(
+        qkv_TX, norms, turns, (batch.place_T, batch.sink_place_T), memory, config.heads, config.norm_eps
+    )
+    mixed_TQD = attend(
+        own_TQD, to_sinks_TQD, memory, batch.tasks, batch.table,
+        tokens=batch.tokens_a_task, splits=batch.splits,
+    )  # fmt: skip
+    return mixed_TQD.flatten(1)
+
+
+def _mlp(normed_TE: Tensor, mlp: Mlp | Experts) -> Tensor:
+    """[T, E], or of experts parts [T, top, E] that are still to be added up."""
+    if isinstance(mlp, Experts):
+        return experts(normed_TE, mlp.router, mlp.gate_up, mlp.down, mlp.top, mlp.normed)
+    return mlp.down(silu_mul(mlp.gate_up(normed_TE)))
+
+
+def _add_few(hidden_TE: Tensor, layer: LayerWeights, eps: float) -> None:
+    """The same for few tokens, added to the residual at once."""
+    norm = layer.post_norm, eps
+    if isinstance(layer.mlp, Experts):
+        add_experts(hidden_TE, norm, layer.mlp)
+    else:
+        gated_TI = product(hidden_TE, layer.mlp.gate_up.weight, norm=norm, gated=True)
+        product(gated_TI, layer.mlp.down.weight, to=hidden_TE)
 
 
 def _turn(decoder: Decoder, positions_TA: Tensor) -> tuple[Tensor, Tensor]:

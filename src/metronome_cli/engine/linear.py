@@ -39,6 +39,15 @@ class Linear:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight
         self._bias = bias
 
+    @property
+    def weight(self) -> Tensor:
+        """[out, in], as it lies in memory; for weights not packed."""
+        return self._weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self._bias
+
     def __call__(self, x: Tensor) -> Tensor:
         """[..., out] of x [..., in]."""
         if not self._packed:

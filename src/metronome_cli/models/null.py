@@ -41,7 +41,7 @@ class NullModel:
         self._free = profile.model.mode == "free"
         self._tau = profile.beat.tau
         self._most = profile.beat.prefill_tokens
-        self._pool = BlockPool(profile.pool.blocks, profile.pool.block_size)
+        self._pool = BlockPool(profile.pool.count, profile.pool.block_size)
         self._calls: dict[SessionId, _Call] = {}
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:

@@ -18,7 +18,7 @@ import torch
 
 from ..engine.checkpoint import count_weights
 from ..engine.decoder import Decoder
-from ..engine.device import block_bytes, check_memory, device_of
+from ..engine.device import block_bytes, device_of, fit_pool
 from ..engine.engine import Engine, StepOutput
 from ..engine.kv_pool import FP8, Narrow
 from ..engine.linear import products_of
@@ -82,12 +82,10 @@ class TextModel:
         self._start: After = "answer" if self._free else "header"
         self._chat = Chat(folder, profile.model.header)
         self._policy = profile.check_fit(len(self._chat.header))
+        kv = self._kv()
+        decoder, blocks = _load(folder, profile, kv)
         self._engine = Engine(
-            _load(folder, profile),
-            profile.pool.blocks,
-            profile.pool.block_size,
-            max_append=profile.beat.prefill_tokens,
-            kv_dtype=self._kv(),
+            decoder, blocks, profile.pool.block_size, max_append=profile.beat.prefill_tokens, kv_dtype=kv
         )
         self._talks: dict[SessionId, _Talk] = {}
 
@@ -249,12 +247,12 @@ class TextModel:
         return Stalled(talk.session, lost, reply=unbegun)
 
 
-def _load(folder: Path, profile: Profile) -> Decoder:
-    """The thinker, on the profile's device, once it is sure that it and the pool fit there."""
+def _load(folder: Path, profile: Profile, kv: torch.dtype | Narrow | None) -> tuple[Decoder, int]:
+    """The thinker on the profile's device, where it and its pool fit, and how many blocks that pool gets."""
     device, dtype = device_of(profile.run.device), dtype_of(profile.model.dtype)
-    if device.type == "cuda":
-        weights = count_weights(folder) * dtype.itemsize
-        kept = FP8 if profile.pool.kv == "fp8" else dtype
-        block = block_bytes(read_decoder_config(folder), profile.pool.block_size, kept)
-        check_memory(weights, profile.pool.blocks, block, device)
-    return load_decoder(folder, dtype, products_of(profile.model.products), device)
+    config, size = read_decoder_config(folder), profile.pool.block_size
+    taken, block = count_weights(folder) * dtype.itemsize, block_bytes(config, size, dtype)
+    if isinstance(kv, Narrow):
+        taken, block = taken + kv.pinned * block, block_bytes(config, size, FP8)
+    blocks = fit_pool(profile.pool.blocks, taken, block, device)
+    return load_decoder(folder, dtype, products_of(profile.model.products), device), blocks

@@ -131,7 +131,7 @@ def _kind_row(
     if heard := [answer["heard_wer"] for call in calls for answer in call if "heard_wer" in answer]:
         row["heard_wer"] = sum(heard) / len(heard)
     row["blocks_per_call"] = max(cell["blocks_per_call"] for cell in mine)
-    row["pool_share"] = row["blocks_per_call"] / profile.pool.blocks
+    row["pool_share"] = row["blocks_per_call"] / profile.pool.count
     row["stalled"] = sum(answer["stalled"] for call in calls for answer in call)
     row["calls"] = len(calls)
     row["oldest_tokens"] = max(answer["age_tokens"] for call in calls for answer in call)

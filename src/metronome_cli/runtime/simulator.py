@@ -94,7 +94,7 @@ class Fleet:
         self._places = [
             _Place(
                 f"device-{number}",
-                Device(profile.pool.blocks, course),
+                Device(profile.pool.count, course),
                 Ticker(frame_s, frame_s * (1 + number / devices)),
                 chosen(profile),
                 np.random.default_rng((profile.run.seed, number)),

@@ -96,12 +96,12 @@ class Exposition(Collector):
 
     def _pool(self) -> Iterator[Metric]:
         tick = self._metrics.latest.tick if self._metrics.latest else None
-        total = self._metrics.profile.pool.blocks
+        total = self._metrics.pool
         leased, reserved = (tick.kv_leased, tick.kv_reserved) if tick else (0, 0)
         yield _gauge("kv_leased_blocks", "Blocks that sessions hold.", leased)
         yield _gauge("kv_reserved_blocks", "Blocks promised to bounded sessions, held or not.", reserved)
         yield _gauge("kv_pool_blocks", "Blocks in the pool.", total)
-        yield _gauge("kv_occupancy_ratio", "Leased blocks by all blocks, 0 to 1.", leased / total)
+        yield _gauge("kv_occupancy_ratio", "Leased blocks by all blocks, 0 to 1.", leased / max(1, total))
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:

@@ -135,7 +135,8 @@ class Metrics:
         self.ticks = self.skipped = self.frames = self.speaking = self.empty = self.stalled = 0
         self.tokens_in = self.tokens_out = 0
         self.fell_mute = 0  # calls that were ever mute
-        self.kv_most = 0  # blocks leased at the fullest moment
+        self.pool = 0 if profile.pool.blocks == "free" else profile.pool.blocks  # blocks, once they are known
+        self.kv_most = 0  # of them, leased at the fullest moment
         self.tick_s = Spread.around(frame_s, BUDGET_CUTS)
         self.late_s = Spread.around(frame_s, LATENESS_CUTS)
         self.first_s = Spread.around(frame_s, BUDGET_CUTS)
@@ -159,6 +160,7 @@ class Metrics:
         self.tokens_in += tick.tokens_in
         self.tokens_out += tick.tokens_out
         self.fell_mute += beat.fell_mute
+        self.pool = tick.kv_total
         self.kv_most = max(self.kv_most, tick.kv_leased)
         self.late_s.add(tick.start - tick.due)
         took = tick.done - tick.start
@@ -224,7 +226,7 @@ class Metrics:
             "mute_calls": self.fell_mute,
             "tokens": {"in": self.tokens_in, "out": self.tokens_out},
             "bytes": {"in": whole.bytes_in, "out": whole.bytes_out},
-            "kv": {"most_leased": self.kv_most, "total": self.profile.pool.blocks},
+            "kv": {"most_leased": self.kv_most, "total": self.pool},
             "engine_restarts": self.engine_restarts,
             "gateways_lost": self.gateways_lost,
         }

@@ -42,7 +42,7 @@ def status_routes(link: EngineLink, created: int) -> list[Route]:
                 "kv": {
                     "leased": tick.kv_leased if tick else 0,
                     "reserved": tick.kv_reserved if tick else 0,
-                    "total": profile.pool.blocks,
+                    "total": metrics.pool,
                     "block_size": profile.pool.block_size,
                 },
             }

@@ -133,6 +133,18 @@ def _down(
     tl.store(out_at, total.to(out.dtype.element_ty), mask=there[:, None] & in_columns)
 
 
+def choose(logits_TX: Tensor, top: int, normed: bool) -> tuple[Tensor, Tensor]:
+    """Each token's `top` experts, int32 [T top], largest first, and their shares, float32 [T top]."""
+    tokens, count = logits_TX.shape
+    chosen = torch.empty(tokens * top, dtype=torch.int32, device=logits_TX.device)
+    share = torch.empty(tokens * top, dtype=torch.float32, device=logits_TX.device)
+    padded = triton.next_power_of_2(count)
+    _choose[(tokens,)](
+        logits_TX, chosen, share, EXPERTS=count, PADDED=padded, TOP=top, NORM=normed, num_warps=1
+    )
+    return chosen, share
+
+
 def experts(
     x_TE: Tensor, router_XE: Tensor, gate_up_XIE: Tensor, down_XEI: Tensor, top: int, normed: bool
 ) -> Tensor:
@@ -144,15 +156,9 @@ def experts(
     tokens, size = x_TE.shape
     count, _, inner = down_XEI.shape
     entries = tokens * top
-    chosen = torch.empty(entries, dtype=torch.int32, device=x_TE.device)
+    chosen, share = choose(torch.nn.functional.linear(x_TE, router_XE), top, normed)
     order = torch.empty_like(chosen)
     start = torch.empty(count + 1, dtype=torch.int32, device=x_TE.device)
-    share = torch.empty(entries, dtype=torch.float32, device=x_TE.device)
-    logits_TX = torch.nn.functional.linear(x_TE, router_XE)
-    padded = triton.next_power_of_2(count)
-    _choose[(tokens,)](
-        logits_TX, chosen, share, EXPERTS=count, PADDED=padded, TOP=top, NORM=normed, num_warps=1
-    )
     _place[(count,)](chosen, order, start, entries, TILE=1024, num_warps=4)
     # A tile of about the entries that an expert has: its weights are then read once.
     mean = entries / count

@@ -141,8 +141,10 @@ def _rotate_write(
             _put(sink_values, at, plain_first, plain_second, is_value, HALF)
         else:
             _put_narrow(keys, key_scales, key_head * head_places + where, turned_1, turned_2, is_key, HALF)
-            at = value_head * head_places + where
-            _put_narrow(values, value_scales, at, plain_first, plain_second, is_value, HALF)
+            _put_narrow(
+                values, value_scales, value_head * head_places + where, plain_first, plain_second,
+                is_value, HALF,
+            )  # fmt: skip
     else:
         at = (key_head * head_places + where)[:, None] * size + f[None, :]
         _put(keys, at, turned_1, turned_2, is_key, HALF)
