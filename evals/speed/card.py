@@ -6,9 +6,12 @@ Ignores: how a step is computed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +62,9 @@ class Card:
     products: float  # bfloat16, 8192 cubed
 
     @classmethod
-    def measure(cls) -> Card:
+    @cache
+    def measured(cls) -> Card:
+        """This card, measured once."""
         size = 2**31
         x, y = (torch.randn(size, dtype=torch.bfloat16, device="cuda") for _ in range(2))
         # By a kernel: in a graph, copy_ goes to the copy engine, which is slower.
@@ -94,3 +99,9 @@ def floor_ms(config: DecoderConfig, batch: int, context: int, card: Card) -> flo
     head = config.hidden * config.vocab
     head_s = max(2 * head / card.copy, 2 * head * batch / card.products)
     return 1e3 * (config.layers * (layer_s + kv_s) + head_s)
+
+
+def say(what: str, **found: object) -> dict[str, Any]:
+    """One row of the answer, printed as it is found."""
+    print(what, json.dumps(found), flush=True)
+    return {"what": what, **found}

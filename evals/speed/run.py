@@ -6,13 +6,15 @@ Run:  python -m evals.speed.run                          (about 5 minutes on one
 Random weights of real models' sizes, bfloat16, windows of 1,024 tokens and 20 sinks, full. Parts:
 
 - decode: one token for B sessions, as a graph alone and through `Engine.step`, against the floor.
-- narrow: the same decode step with FP8 windows and bfloat16 sinks, and the memory of both pools.
+- narrow: the same decode step with FP8 windows and bfloat16 sinks, the memory of both pools, and what a text
+  costs SmolLM2-135M-Instruct on either (its weights and the text: `metronome assets fetch`).
 - attention: its kernel alone against the card's copy bandwidth, and torch's own on contiguous caches.
-- peers: the same decode step in transformers, eager, as it comes.
+- peers: the same decode step in transformers, eager and by its continuous batching, as they come.
 - frames: 50 tokens in and 25 out for N calls, through ticker, recorder and admission: what is not GPU work?
 - ages: a frame's cost and the memory taken as calls grow from 1,000 to 1,000,000 tokens.
 - calls: the most calls whose frames are over within 600 ms, and within 2 s, with an audio tower in the frame;
   of Moshi's size within 80 ms, a token in and out a frame. Codecs, depth transformer and sockets are not in.
+- cliff: 96 and 128 calls of Qwen3-30B-A3B's size on one pool, unbounded and windowed, ten draws each.
 - bounds: ticks under the window, under Recycle and when the window is computed anew every frame.
 """
 
@@ -20,9 +22,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,57 +31,51 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from metronome_cli.clock import SystemClock
 from metronome_cli.engine.cuda import Begun, CudaSteps
+from metronome_cli.engine.decoder import Decoder
+from metronome_cli.engine.device import block_bytes, fit_pool
 from metronome_cli.engine.engine import Engine
 from metronome_cli.engine.graphs import Graphs
-from metronome_cli.engine.kv_pool import LayerMemory, Narrow
+from metronome_cli.engine.kv_pool import Narrow
 from metronome_cli.engine.random_weights import SIZES, sized_decoder
 from metronome_cli.engine.rows import Row
 from metronome_cli.profile import load_profile
 from metronome_cli.report import new_report
 from metronome_cli.runtime.admission.choice import chosen
 from metronome_cli.stats import percentiles
-from metronome_cli.window import Policy, Recycle, Window
+from metronome_cli.window import Policy, Recycle
 
 from ..calls import Calls
-from .card import Card, floor_ms, milliseconds, replays
+from .card import Card, floor_ms, replays, say
+from .cliff import BLOCKS_OF_ALL, cliff
+from .narrow import perplexity
+from .peers import attention, transformers_steps
+from .sizes import (
+    AGES,
+    APPEND,
+    BATCHES,
+    BLOCK,
+    BLOCKS,
+    CALLS,
+    FILLED,
+    FRAME_S,
+    TOKENS_IN,
+    TOKENS_OUT,
+    VLLM_MS,
+    WINDOW,
+)
 from .talk import RandomTalk
 from .tower import Tower
 
 RESULTS = Path(__file__).parent / "results"
-WINDOW = Window(1024, 20)
-BLOCK, APPEND = 64, 64
-BLOCKS = 19  # that a windowed call reserves: one of sinks, 17 of 1,023 + 64 tokens, and one more
-BATCHES = {
-    "qwen2.5-7b": (1, 32, 128, 256),
-    "moshi-temporal": (1, 32, 64, 128),
-    "qwen3-30b-a3b": (1, 32, 128, 256),
-}
-VLLM_MS = {  # 0.23.0 with CUDA graphs, the same card, context 1,044 (design, section 5)
-    "qwen2.5-7b": (4.74, 5.61, 7.33, 12.02),
-    "moshi-temporal": (4.64, 9.31, 13.40, 22.63),
-    "qwen3-30b-a3b": (4.33, 16.37, 21.04, 26.13),
-}
-FRAME_S, TOKENS_IN, TOKENS_OUT = 2.0, 50, 25
-CALLS = (32, 128, 256, 512)
-FILLED = 21  # frames of 50 tokens that fill 1,024
-AGES = (1_000, 10_000, 100_000, 1_000_000)
 
 
 def steps_of(engine: Engine) -> CudaSteps:
     steps = engine._steps
     assert isinstance(steps, CudaSteps)
     return steps
-
-
-def say(what: str, **found: object) -> dict[str, Any]:
-    """One row of the answer, printed as it is found."""
-    print(what, json.dumps(found), flush=True)
-    return {"what": what, **found}
 
 
 # ---- A step ----
@@ -148,107 +143,7 @@ def narrow(card: Card) -> list[dict[str, Any]]:
             say(f"narrow {kind}", pool_bytes=engine.memory.bytes, graph_ms=[row["graph_ms"] for row in found])
         )
         del engine, decoder
-        gc.collect()
-        torch.cuda.empty_cache()
-    return rows
-
-
-def attention(card: Card) -> list[dict[str, Any]]:
-    """One layer over full windows: our kernel on its pool, torch's on contiguous caches of the same keys."""
-    from metronome_cli.engine.blocks import BlockPool
-    from metronome_cli.engine.kernels.attention import attend, splits_for
-    from metronome_cli.engine.layout import lay_out
-    from metronome_cli.engine.rows import Session
-    from metronome_cli.engine.sampling import Chooser, Sampling
-
-    found = []
-    for batch, queries, kv_heads in ((32, 28, 4), (128, 28, 4), (256, 28, 4), (256, 32, 4), (128, 32, 32)):
-        for block in (64, 16):
-            accounts = BlockPool(batch * (BLOCKS if block == 64 else 72), block)
-            rows = []
-            for call in range(batch):
-                lane = accounts.open(WINDOW, APPEND)
-                assert lane is not None
-                for _ in range(47):
-                    lane.extend(APPEND)
-                    lane.retire()
-                lane.extend(1 + call % APPEND)
-                lane.retire()
-                lane.extend(1)
-                rows.append(
-                    Row(Session(lane, "anchored", Chooser(Sampling())), [0], None, None, 0, 1, 1, True)
-                )
-            laid = lay_out(rows, block, 1, 1)
-            tasks, table = torch.from_numpy(laid.tasks).cuda(), torch.from_numpy(laid.table).cuda()
-            shape = (3, kv_heads, accounts.total + 1, block, 128)  # three layers: more than the cache holds
-            keys, values = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-            query = torch.randn(batch, queries, 128, dtype=torch.bfloat16, device="cuda")
-            splits = splits_for(batch, kv_heads)
-
-            layers = [LayerMemory(k, v, k, v, None) for k, v in zip(keys, values, strict=True)]
-
-            def ours(q: Tensor = query, of: Sequence[LayerMemory] = layers, s: int = splits) -> None:
-                for layer in of:
-                    attend(q, q, layer, tasks, table, tokens=1, splits=s)  # noqa: B023
-
-            moved = 2 * 2 * batch * kv_heads * 1044 * 128
-            ours_ms = milliseconds(ours) / 3
-            share = round(moved / ours_ms * 1e3 / card.copy, 3)
-            name = f"attention B={batch} heads={queries}/{kv_heads} block={block}"
-            found.append(say(name, us=round(ours_ms * 1e3, 1), of_copy=share))
-        whole = (3, batch, kv_heads, 1044, 128)
-        keys, values = (torch.randn(whole, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-        query = query.unsqueeze(2)
-
-        def torchs(q: Tensor = query, k: Tensor = keys, v: Tensor = values) -> None:
-            for layer in range(3):
-                F.scaled_dot_product_attention(q, k[layer], v[layer], enable_gqa=True)
-
-        torch_ms = milliseconds(torchs) / 3
-        share = round(moved / torch_ms * 1e3 / card.copy, 3)
-        found.append(
-            say(
-                f"torch attention B={batch} heads={queries}/{kv_heads}",
-                us=round(torch_ms * 1e3, 1),
-                of_copy=share,
-            )
-        )
-    return found
-
-
-def peers() -> list[dict[str, Any]]:
-    """transformers' own decode step of Qwen2.5-7B's size, eager, on a cache of 1,043 tokens."""
-    from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
-
-    size = SIZES["qwen2.5-7b"]
-    config = Qwen2Config(
-        vocab_size=size.vocab, hidden_size=size.hidden, intermediate_size=size.intermediate,
-        num_hidden_layers=size.layers, num_attention_heads=size.heads, num_key_value_heads=size.kv_heads,
-        tie_word_embeddings=False, dtype=torch.bfloat16,
-    )  # fmt: skip
-    with torch.device("cuda"):
-        torch.set_default_dtype(torch.bfloat16)
-        model = Qwen2ForCausalLM(config).eval()
-        torch.set_default_dtype(torch.float32)
-    rows = []
-    for batch in (1, 32, 128):
-        cache = DynamicCache()
-        for layer in range(size.layers):
-            shape = (batch, size.kv_heads, 1043, size.head_dim)
-            some = torch.randn(shape, dtype=torch.bfloat16, device="cuda")
-            cache.update(some, some.clone(), layer)
-        ids = torch.zeros((batch, 1), dtype=torch.long, device="cuda")
-        spans = []
-        with torch.inference_mode():
-            for _ in range(8):
-                torch.cuda.synchronize()
-                begun = time.perf_counter()
-                model(ids, past_key_values=cache, use_cache=True).logits.argmax(-1)
-                torch.cuda.synchronize()
-                spans.append(time.perf_counter() - begun)
-        rows.append(
-            say(f"transformers eager qwen2.5-7b B={batch}", ms=round(1e3 * float(np.median(spans[2:])), 1))
-        )
+        clear()
     return rows
 
 
@@ -319,21 +214,41 @@ def hold(engine: Engine, policy: Policy, calls: int, frames: int, kind: Kind = A
     }
 
 
-def most_calls(name: str, engine: Engine, most: int) -> list[dict[str, Any]]:
-    """The largest N whose slowest frame keeps a limit, by bisection; ticks of fresh calls for each N."""
+def most_calls(name: str, decoder: Decoder) -> list[dict[str, Any]]:
+    """The largest N whose slowest frame keeps a limit, with all the memory that the card has left."""
     is_moshi = name == "moshi-temporal"
-    tower = None if is_moshi else Tower(engine.decoder.config.hidden)
+    tower = None if is_moshi else Tower(decoder.config.hidden)
     kind = Kind(age=3000, asked=(1, 1) if is_moshi else (TOKENS_IN, TOKENS_OUT), tower=tower)
+    block = block_bytes(decoder.config, BLOCK, torch.bfloat16)
+    engine = Engine(decoder, fit_pool("free", 0, block, decoder.device), BLOCK, APPEND)
+    most = engine.pool.total // BLOCKS
+    slowest: dict[int, float] = {}
+
+    def slowest_of(calls: int) -> float:
+        if calls not in slowest:
+            slowest[calls] = hold(engine, WINDOW, calls, 4, kind)["tick_s"]["p100"]
+        return slowest[calls]
+
     found = []
     for limit_s in (0.08,) if is_moshi else (0.6, FRAME_S):
-        low, high, slowest = 0, most + 1, {}
-        while high - low > max(1, low // 50):
-            calls = (low + high) // 2
-            told = hold(engine, WINDOW, calls, 5, kind)
-            slowest[calls] = told["tick_s"]["p100"]
-            low, high = (calls, high) if slowest[calls] <= limit_s else (low, calls)
-        found.append(say(f"calls {name} within {limit_s} s", calls=low, of_at_most=most, slowest_s=slowest))
+        calls = largest(slowest_of, limit_s, most)
+        told = dict(sorted(slowest.items()))
+        found.append(say(f"calls {name} within {limit_s} s", calls=calls, room=most, slowest_s=told))
     return found
+
+
+def largest(slowest_of: Callable[[int], float], limit: float, most: int) -> int:
+    """The largest N up to `most`, to 2 %, that keeps `limit`; what it costs rises about as a line."""
+    low, high, at = 0, most + 1, min(most, 64)
+    took: dict[int, float] = {0: 0.0}
+    while high - low > max(1, low // 50):
+        took[at] = slowest_of(at)
+        low, high = (at, high) if took[at] <= limit else (low, at)
+        (x0, y0), (x1, y1) = sorted(took.items(), key=lambda one: abs(one[1] - limit))[:2]
+        guess = x0 + (limit - y0) * (x1 - x0) / (y1 - y0) if y1 != y0 else (low + high) / 2
+        margin = max(1, (high - low) // 8)  # not so near an end that hardly anything is learnt
+        at = round(min(max(guess, low + margin), high - margin)) if high - low > 2 else low + 1
+    return low
 
 
 def frames(name: str, engine: Engine) -> list[dict[str, Any]]:
@@ -362,45 +277,55 @@ def bounds(name: str, engine: Engine) -> list[dict[str, Any]]:
     ]
 
 
+def measure(name: str, parts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The parts that want a decoder of one size."""
+    begun = time.perf_counter()
+    decoder = sized_decoder(name, torch.bfloat16, "cuda")
+    calls = max(BATCHES[name] if name == "moshi-temporal" else CALLS)
+    engine = Engine(decoder, BLOCKS * calls, BLOCK, APPEND)
+    torch.cuda.synchronize()
+    yield say(f"start {name}", seconds=round(time.perf_counter() - begun, 1))
+    engine.memory.keys.normal_()
+    engine.memory.values.normal_()
+    yield from decode(name, engine, Card.measured()) if "decode" in parts else ()
+    if name != "moshi-temporal":  # its frame is a token in and a token out: the decode step
+        yield from frames(name, engine) if "frames" in parts else ()
+    if name == "qwen2.5-7b":
+        yield from ages(name, engine) if "ages" in parts else ()
+        yield from bounds(name, engine) if "bounds" in parts else ()
+    del engine
+    clear()
+    yield from most_calls(name, decoder) if "calls" in parts else ()
+    clear()
+    if name == "qwen3-30b-a3b" and "cliff" in parts:
+        yield from cliff(Engine(decoder, BLOCKS_OF_ALL, BLOCK, APPEND))
+
+
+def clear() -> None:
+    """Give the card back what nobody holds any more."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ("decode", "narrow", "attention", "peers", "frames", "ages", "bounds", "calls")
+    parts = ("decode", "narrow", "attention", "peers", "frames", "ages", "bounds", "calls", "cliff")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    card = Card.measure()
+    card = Card.measured()
     rows = [say("card", **card.as_dict())]
-    if "attention" in options.parts:
-        rows += attention(card)
-    if "narrow" in options.parts:
-        rows += narrow(card)
+    rows += attention(card) if "attention" in options.parts else []
+    rows += narrow(card) if "narrow" in options.parts else []
+    rows += perplexity() if "narrow" in options.parts else []
     for name in options.sizes:
-        gc.collect()
-        torch.cuda.empty_cache()
-        calls = max(BATCHES[name] if name == "moshi-temporal" else CALLS)
-        begun = time.perf_counter()
-        engine = Engine(sized_decoder(name, torch.bfloat16, "cuda"), BLOCKS * calls, BLOCK, APPEND)
-        torch.cuda.synchronize()
-        rows.append(say(f"start {name}", seconds=round(time.perf_counter() - begun, 1)))
-        engine.memory.keys.normal_()
-        engine.memory.values.normal_()
-        if "decode" in options.parts:
-            rows += decode(name, engine, card)
-        if "calls" in options.parts:
-            rows += most_calls(name, engine, calls)
-        if name == "moshi-temporal":  # its frame is a token in and a token out: the decode step
-            continue
-        for part, measure in (("frames", frames), ("ages", ages), ("bounds", bounds)):
-            if part in options.parts and not (part != "frames" and name != "qwen2.5-7b"):
-                rows += measure(name, engine)
-        del engine
-    if "peers" in options.parts:
-        gc.collect()
-        torch.cuda.empty_cache()
-        rows += peers()
+        clear()
+        rows += measure(name, options.parts)
+    clear()
+    rows += transformers_steps() if "peers" in options.parts else []
     report = new_report("eval-speed", None, SystemClock(), 0)
     report.results = {"rows": rows}
     options.out.mkdir(parents=True, exist_ok=True)

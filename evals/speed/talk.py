@@ -6,7 +6,7 @@ Ignores: text, audio and time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -21,12 +21,20 @@ from .tower import Tower
 class RandomTalk:
     """A `TickEngine`: every frame brings `tokens_in` tokens and decodes `tokens_out`.
 
-    With a `tower` the tokens are heard: embeddings that it computes in the frame.
+    With a `tower` the tokens are heard: embeddings that it computes in the frame. `rates`: tokens in of calls
+    that bring as many as they like.
     """
 
     def __init__(
-        self, engine: Engine, policy: Policy, tokens_in: int, tokens_out: int, tower: Tower | None = None
+        self,
+        engine: Engine,
+        policy: Policy,
+        tokens_in: int,
+        tokens_out: int,
+        tower: Tower | None = None,
+        rates: Mapping[SessionId, int] | None = None,
     ) -> None:
+        self._rates = rates or {}
         self._tower = tower
         self.engine = engine
         self._policy = policy
@@ -56,7 +64,7 @@ class RandomTalk:
 
     def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
         sessions = [frame.session for frame in frames]
-        count = [self._in] * len(sessions)
+        count = [self._rates.get(session, self._in) for session in sessions]
         for turn in range(self._out):
             numbers = [self._numbers[session] for session in sessions]
             going = turn < self._out - 1
@@ -67,10 +75,10 @@ class RandomTalk:
             spoke = []
             for session, token, stalled in zip(sessions, out.ids, out.stalled, strict=True):
                 if stalled:
-                    yield Stalled(session, self._in if turn == 0 else 0)
+                    yield Stalled(session, self._rates.get(session, self._in) if turn == 0 else 0)
                     continue
                 if turn == 0:
-                    yield Prefilled(session, self._in)
+                    yield Prefilled(session, self._rates.get(session, self._in))
                 yield Said(session, str(token))
                 spoke.append(session)
             sessions, count = spoke, [0] * len(spoke)

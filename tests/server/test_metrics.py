@@ -46,7 +46,8 @@ def beat(
     due = 2.0 * number
     tick = TickRecord(tick=number, due=due, start=due + late, done=due + late + took, sessions=sessions)
     tick.cap, tick.cap_reason = cap, "max_sessions"
-    for name in ("skipped", "empty", "stalled", "tokens_in", "tokens_out", "kv_leased", "kv_reserved"):
+    names = ("skipped", "empty", "stalled", "tokens_in", "tokens_out", "kv_leased", "kv_reserved", "kv_total")
+    for name in names:
         setattr(tick, name, more.pop(name, 0))
     fields = {"speaking": 0, "mute": 0, "fell_mute": 0, "firsts": [], "lasts": [], **more}
     return Beat(tick, sessions=sessions, room=room, **fields)  # type: ignore[arg-type]

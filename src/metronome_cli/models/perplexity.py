@@ -22,10 +22,11 @@ from torch import Tensor
 from ..engine.checkpoint import count_weights
 from ..engine.device import block_bytes
 from ..engine.engine import Engine
+from ..engine.kv_pool import Narrow
 from ..engine.weights import dtype_of, load_decoder, read_decoder_config
 from ..errors import AssetError, FieldError, NotMeasured
 from ..memory import free_memory
-from ..window import Policy, Positions, Recycle, Unbounded, blocks_for, most_blocks
+from ..window import Policy, Positions, Recycle, Unbounded, blocks_for, most_blocks, reach
 from .assets import locate
 
 PIECE = 128  # tokens appended per session and step
@@ -74,11 +75,14 @@ class Scorer:
         threads: int | None = None,
         shared_kv: int = SHARED_KV,
         products: torch.dtype | None = None,
+        narrow: bool = False,
     ) -> None:
+        """`narrow`: windows are kept in 8 bits and sinks in `dtype`, on a CUDA device alone."""
         if threads is not None:
             torch.set_num_threads(threads)
         self._decoder = load_decoder(folder, dtype, products)
         self._shared_kv = shared_kv
+        self._narrow = narrow
         self._tokenizer = _tokenizer(folder)
 
     def encode(self, text: str) -> list[int]:
@@ -107,7 +111,9 @@ class Scorer:
         scored: list[Scored] = []
         blocks = self._shared_kv // block_bytes(self._decoder.config, BLOCK, self._decoder.dtype)
         for start, end in _groups(bounds, blocks):
-            engine = Engine(self._decoder, sum(bounds[start:end]), BLOCK, piece)
+            pinned = (end - start) * blocks_for(reach(policy)[1], BLOCK)
+            kv = Narrow(pinned, self._decoder.dtype) if self._narrow else None
+            engine = Engine(self._decoder, sum(bounds[start:end]), BLOCK, piece, kv_dtype=kv)
             scored += self._read(engine, texts[start:end], bounds[start:end], policy, positions)
         return scored
 
