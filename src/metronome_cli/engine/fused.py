@@ -13,7 +13,7 @@ from torch import Tensor
 from .decoder import Decoder, Experts, LayerWeights, Mlp
 from .kernels.attention import attend
 from .kernels.experts import experts
-from .kernels.few_rows import FEW, add_experts, product
+from .kernels.one_row import add_experts, product
 from .kernels.pointwise import add_norm, rotate_write, silu_mul
 from .kv_pool import KvPool, LayerMemory
 
@@ -37,16 +37,16 @@ def forward(decoder: Decoder, hidden_TE: Tensor, batch: Batch, pool: KvPool) -> 
     weights, eps = decoder.weights, decoder.config.norm_eps
     turns = (*_turn(decoder, batch.rotary_TA), *_turn(decoder, batch.at_sinks_TA))
     added: Tensor | None = None  # what the residual still lacks
-    few = len(hidden_TE) in (1, 2, FEW)
+    alone = len(hidden_TE) == 1
     for number, layer in enumerate(weights.layers):
-        if few:
+        if alone:
             qkv_TX = product(hidden_TE, layer.qkv.weight, bias=layer.qkv.bias, norm=(layer.input_norm, eps))
         else:
             qkv_TX = layer.qkv(add_norm(hidden_TE, added, layer.input_norm, eps))
         mixed_TX = _attention(decoder, layer, qkv_TX, turns, batch, pool.layer(number))
-        if few:
+        if alone:
             product(mixed_TX, layer.out.weight, to=hidden_TE)
-            _add_few(hidden_TE, layer, eps)
+            _add_mlp(hidden_TE, layer, eps)
         else:
             normed_TE = add_norm(hidden_TE, layer.out(mixed_TX), layer.post_norm, eps)
             added = _mlp(normed_TE, layer.mlp)
@@ -82,8 +82,8 @@ def _mlp(normed_TE: Tensor, mlp: Mlp | Experts) -> Tensor:
     return mlp.down(silu_mul(mlp.gate_up(normed_TE)))
 
 
-def _add_few(hidden_TE: Tensor, layer: LayerWeights, eps: float) -> None:
-    """The same for few tokens, added to the residual at once."""
+def _add_mlp(hidden_TE: Tensor, layer: LayerWeights, eps: float) -> None:
+    """The same of one token, added to the residual at once."""
     norm = layer.post_norm, eps
     if isinstance(layer.mlp, Experts):
         add_experts(hidden_TE, norm, layer.mlp)

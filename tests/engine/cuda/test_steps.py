@@ -29,7 +29,7 @@ def few_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few graphs, since capturing them takes longest; without a device these tests are skipped."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    monkeypatch.setattr("metronome_cli.engine.graphs.BUCKETS", (1, 2, 4, 64, 512))
+    monkeypatch.setattr("metronome_cli.engine.graphs.BUCKETS", (1, 8, 64, 512))
 
 
 def opened(
