@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ..kv_pool import LayerMemory
 
+_SCALES = 8  # that are tried for each head of a key or value in 8 bits (docs/log.md)
+
 
 @triton.jit
 def _add_norm(hidden, added, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr):
@@ -81,10 +83,21 @@ def _put(memory, at, first, second, mine, HALF: tl.constexpr):
 
 
 @triton.jit
-def _put_narrow(memory, scales, place, first, second, mine, HALF: tl.constexpr):
-    """The same divided by a scale, so that each head's largest number is the largest of FP8."""
+def _put_narrow(memory, scales, place, first, second, mine, HALF: tl.constexpr, SCALES: tl.constexpr):
+    """The same divided by a scale, of several under which the head fits the one that rounds it least.
+
+    Its largest numbers decide what a query finds, and under a good scale they lie near numbers of FP8.
+    """
     most = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
-    scale = tl.maximum(most, 1e-12) / 448.0
+    tightest = tl.maximum(most, 1e-12) / 448.0
+    scale, least = tightest, tl.full(most.shape, float("inf"), tl.float32)
+    for step in tl.static_range(SCALES):
+        wider = tightest * (2.0 ** (step / SCALES))
+        off_1 = first - (first / wider[:, None]).to(memory.dtype.element_ty).to(tl.float32) * wider[:, None]
+        off_2 = second - (second / wider[:, None]).to(memory.dtype.element_ty).to(tl.float32) * wider[:, None]
+        off = tl.sum(off_1 * off_1, 1) + tl.sum(off_2 * off_2, 1)
+        scale = tl.where(off < least, wider, scale)
+        least = tl.minimum(off, least)
     tl.store(scales + place, scale, mask=mine)
     at = place[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
     _put(memory, at, first / scale[:, None], second / scale[:, None], mine, HALF)
@@ -95,7 +108,7 @@ def _rotate_write(
     qkv, query_norm, key_norm, cos, sin, sink_cos, sink_sin, place, sink_place, own, to_sinks, keys, values,
     sink_keys, sink_values, key_scales, value_scales, head_places, sink_head_places, eps,
     QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
-    HAS_NORM: tl.constexpr, HAS_SCALES: tl.constexpr,
+    HAS_NORM: tl.constexpr, HAS_SCALES: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """Some heads of one token: queries turned twice, keys turned into their places, values into theirs."""
     token = tl.program_id(0).to(tl.int64)
@@ -140,10 +153,12 @@ def _rotate_write(
             at = (value_head * sink_head_places + sink)[:, None] * size + f[None, :]
             _put(sink_values, at, plain_first, plain_second, is_value, HALF)
         else:
-            _put_narrow(keys, key_scales, key_head * head_places + where, turned_1, turned_2, is_key, HALF)
+            _put_narrow(
+                keys, key_scales, key_head * head_places + where, turned_1, turned_2, is_key, HALF, SCALES
+            )
             _put_narrow(
                 values, value_scales, value_head * head_places + where, plain_first, plain_second,
-                is_value, HALF,
+                is_value, HALF, SCALES,
             )  # fmt: skip
     else:
         at = (key_head * head_places + where)[:, None] * size + f[None, :]
@@ -180,6 +195,6 @@ def rotate_write(
         own_TQD, to_sinks_TQD, memory.keys, memory.values, memory.sink_keys, memory.sink_values,
         key_scales, value_scales, blocks * block_size, memory.sink_keys.shape[1] * block_size, eps,
         QUERIES=queries, KV_HEADS=kv_heads, HALF=size // 2, HEADS_AT_ONCE=at_once,
-        HAS_NORM=norms is not None, HAS_SCALES=memory.scales is not None, num_warps=4,
+        HAS_NORM=norms is not None, HAS_SCALES=memory.scales is not None, SCALES=_SCALES, num_warps=4,
     )  # fmt: skip
     return own_TQD, to_sinks_TQD
