@@ -279,8 +279,21 @@ def bounds(name: str, engine: Engine) -> list[dict[str, Any]]:
 
 def measure(name: str, parts: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The parts that want a decoder of one size."""
+    together = {"decode", "frames", "ages", "bounds"}.intersection(parts)
+    if not together and not {"calls", "cliff"}.intersection(parts):
+        return
     begun = time.perf_counter()
     decoder = sized_decoder(name, torch.bfloat16, "cuda")
+    yield from of_many(name, decoder, parts, begun) if together else ()
+    clear()
+    yield from most_calls(name, decoder) if "calls" in parts else ()
+    clear()
+    if name == "qwen3-30b-a3b" and "cliff" in parts:
+        yield from cliff(Engine(decoder, BLOCKS_OF_ALL, BLOCK, APPEND))
+
+
+def of_many(name: str, decoder: Decoder, parts: Sequence[str], begun: float) -> Iterator[dict[str, Any]]:
+    """The parts that share one pool for as many calls as any of them holds."""
     calls = max(BATCHES[name] if name == "moshi-temporal" else CALLS)
     engine = Engine(decoder, BLOCKS * calls, BLOCK, APPEND)
     torch.cuda.synchronize()
@@ -293,12 +306,6 @@ def measure(name: str, parts: Sequence[str]) -> Iterator[dict[str, Any]]:
     if name == "qwen2.5-7b":
         yield from ages(name, engine) if "ages" in parts else ()
         yield from bounds(name, engine) if "bounds" in parts else ()
-    del engine
-    clear()
-    yield from most_calls(name, decoder) if "calls" in parts else ()
-    clear()
-    if name == "qwen3-30b-a3b" and "cliff" in parts:
-        yield from cliff(Engine(decoder, BLOCKS_OF_ALL, BLOCK, APPEND))
 
 
 def clear() -> None:
