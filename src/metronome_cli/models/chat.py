@@ -17,7 +17,8 @@ from transformers import AutoTokenizer
 
 from ..errors import AssetError
 
-After = Literal["header", "answer", "end"]  # what a turn follows: nothing, an open answer, an end token
+# What a turn follows: nothing, an open answer, an end token; "turn": it goes on, for it is open already.
+After = Literal["header", "answer", "end", "turn"]
 
 _TOLD, _ASKED, _ANSWERED, _ASKED_AGAIN = (
     "qqZEROqq",
@@ -59,7 +60,8 @@ class Chat:
         self.opening = self._encode(prompted.removeprefix(head))  # from the header straight to an answer
         rest = whole.removeprefix(head)
         self._first_turn, rest = rest.split(_ASKED)
-        self._answer, rest = rest.split(_ANSWERED)
+        answer, rest = rest.split(_ANSWERED)
+        self.asks = self._encode(answer)  # from the end of a user's words to where the model answers
         self._next_turn, _ = rest.split(_ASKED_AGAIN)
         self.special = tuple(tokenizer.all_special_ids)
         self.ends = frozenset(_end_ids(folder, tokenizer.eos_token_id))
@@ -67,20 +69,25 @@ class Chat:
     def instruct(self, text: str) -> list[int]:
         """The header of a session that brings instructions of its own; they cannot end it."""
         before, after = self._head_around
-        return self._encode(before) + self._inside(text) + self._encode(after)
+        return self._encode(before) + self.inside(text) + self._encode(after)
 
     def turn(self, text: str, after: After) -> list[int]:
         """Ids of a user's turn up to where the model answers, closing the answer that it interrupts."""
+        return self.opens(after) + self.inside(text) + self.asks
+
+    def opens(self, after: After) -> list[int]:
+        """Ids that begin a user's turn, closing the answer that it interrupts."""
+        if after == "turn":
+            return []
         before = self._first_turn if after == "header" else self._next_turn
-        if after == "end":
-            before = before.removeprefix(self._end_text)
-        return self._encode(before) + self._inside(text) + self._encode(self._answer)
+        return self._encode(before.removeprefix(self._end_text) if after == "end" else before)
 
     def stream(self) -> Stream:
         """A new decoder of what one session says."""
         return Stream(self._tokenizer)
 
-    def _inside(self, text: str) -> list[int]:
+    def inside(self, text: str) -> list[int]:
+        """Ids of what somebody typed; none of them is special."""
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
 
