@@ -63,7 +63,15 @@ class Stalled:
     reply: bool = False  # a reply that had not begun is lost with them
 
 
-TickEvent = Prefilled | Said | Stalled
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A session cannot go on, by something of its own; the others do. Nothing more is told of it."""
+
+    session: SessionId
+    why: str  # in words for its caller
+
+
+TickEvent = Prefilled | Said | Stalled | Failed
 
 
 @dataclass(frozen=True, slots=True)

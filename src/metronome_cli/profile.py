@@ -41,7 +41,7 @@ class _Section(_Checked):
 class ModelSection(_Section):
     """What hears, what thinks, and how it talks. Names are assets, local folders or hub ids."""
 
-    kind: Literal["cascade", "text", "null"] = "cascade"
+    kind: Literal["cascade", "text", "null", "qwen2.5-omni", "qwen3-omni", "minicpm-o", "moshi"] = "cascade"
     thinker: str = "smollm2-135m-instruct"
     ears: str = "whisper-tiny.en"
     header: str = "You are a helpful AI assistant. Answer in one short sentence."
@@ -52,6 +52,7 @@ class ModelSection(_Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     max_reply: Count = 200  # turn mode: tokens after which a reply is ended
     heard_tokens: Annotated[int, Field(ge=4, le=200)] = 40  # ears: most text tokens per buffer and frame
+    rate: Literal[16_000, 24_000] = 16_000  # samples per second of the audio that it hears
 
 
 class BeatSection(_Section):

@@ -9,6 +9,7 @@ Shape letters: T tokens, A axes, H heads, D head size, F = D/2 frequencies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +67,21 @@ class Rope:
         return Rotation(
             angle_TF.cos().to(self._dtype).unsqueeze(1), angle_TF.sin().to(self._dtype).unsqueeze(1)
         )
+
+
+def mrope_axes(section: Sequence[int], interleaved: bool) -> Tensor:
+    """The axis each of F frequencies follows, by a config's mrope_section: sizes of the parts of three axes.
+
+    In runs (Qwen2.5-Omni), or interleaved (Qwen3-Omni): axes 1 and 2 have every third frequency, up to their
+    size, and axis 0 has the rest.
+    """
+    if not interleaved:
+        runs = [torch.full((size,), place % 3) for place, size in enumerate(section)]
+        return torch.cat(runs)
+    axis_F = torch.zeros(sum(section), dtype=torch.long)
+    for axis in (1, 2):
+        axis_F[axis : 3 * section[axis] : 3] = axis
+    return axis_F
 
 
 def anchored(rotary_TA: Tensor, index_T: Tensor, window_T: Tensor, sinks_T: Tensor) -> Tensor:

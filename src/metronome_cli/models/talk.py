@@ -98,7 +98,8 @@ class Talk:
 class Talks:
     """All calls of one model over one engine. `blocks`: of its pool, where `pool_blocks` has told how many.
 
-    `rests`: tokens after which a call says no more in a frame, though its reply goes on.
+    `rests`: tokens after which a call says no more in a frame, though its reply goes on. `says`: special
+    tokens that it may say in mode `free`, beside those.
     ProfileError when one session does not fit the pool, or the engine cannot hold what the profile asks for.
     """
 
@@ -108,12 +109,15 @@ class Talks:
         chat: Chat,
         decoder: Decoder,
         rests: frozenset[int] = frozenset(),
+        says: frozenset[int] = frozenset(),
         blocks: int | None = None,
     ) -> None:
         self._profile = profile
         self._chat = chat
         self._rests = rests
         self._free = profile.model.mode == "free"
+        unsaid = {*chat.special, *chat.ends} - rests - says if self._free else set()
+        self._unsaid = tuple(sorted(unsaid))
         self._start: After = "answer" if self._free else "header"
         self._policy = profile.check_fit(len(chat.header))
         self.engine = Engine(
@@ -133,8 +137,7 @@ class Talks:
         model, chat = self._profile.model, self._chat
         header = chat.header if terms.instructions is None else chat.instruct(terms.instructions)
         policy = self._profile.session_policy(terms, len(chat.header), len(header))
-        suppressed = sorted({*chat.special, *chat.ends} - self._rests) if self._free else ()
-        sampling = Sampling(model.temperature, model.top_p, seed, tuple(suppressed))
+        sampling = Sampling(model.temperature, model.top_p, seed, self._unsaid)
         number = self.engine.open(policy, self._profile.on(terms).window.positions, sampling)
         if number is None:
             return Refused("pool_full")
@@ -244,7 +247,9 @@ class Talks:
     @torch.inference_mode()
     def _inputs(self, pieces: list[Piece]) -> Tensor:
         """Ids [T], or embeddings [T, E] as soon as there are any among them."""
-        ids, places, embedded = [], [], []
+        ids: list[int] = []
+        places: list[int] = []
+        embedded: list[Tensor] = []
         for piece in pieces:
             if isinstance(piece, list):
                 ids += piece
