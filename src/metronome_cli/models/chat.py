@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -35,8 +36,11 @@ class Chat:
     """
 
     def __init__(self, folder: Path, header: str) -> None:
+        self._folder = folder
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            if tokenizer.chat_template is None:
+                tokenizer.chat_template = _template_beside(folder)
             system = [{"role": "system", "content": header}]
             asked = [*system, {"role": "user", "content": _ASKED}]
             again = [
@@ -63,8 +67,17 @@ class Chat:
         answer, rest = rest.split(_ANSWERED)
         self.asks = self._encode(answer)  # from the end of a user's words to where the model answers
         self._next_turn, _ = rest.split(_ASKED_AGAIN)
+        self._named = partial(getattr, tokenizer)
         self.special = tuple(tokenizer.all_special_ids)
         self.ends = frozenset(_end_ids(folder, tokenizer.eos_token_id))
+
+    def token(self, name: str) -> int:
+        """The id of the special token that tokenizer_config.json calls `name`, as `audio_bos_token`."""
+        token = self._named(name, None)
+        number = None if token is None else self._tokenizer.token_to_id(str(token))
+        if number is None:
+            raise AssetError(f"{self._folder}: its tokenizer has no {name}: download the model's files again")
+        return number
 
     def instruct(self, text: str) -> list[int]:
         """The header of a session that brings instructions of its own; they cannot end it."""
@@ -105,6 +118,12 @@ class Stream:
 
     def text(self, token: int) -> str:
         return self._decoder.step(self._tokenizer, token) or ""
+
+
+def _template_beside(folder: Path) -> str | None:
+    """The template that a model with a processor keeps in a file of its own; None where there is none."""
+    file = folder / "chat_template.json"
+    return str(json.loads(file.read_text("utf-8"))["chat_template"]) if file.exists() else None
 
 
 def _end_ids(folder: Path, eos: int) -> Iterable[int]:

@@ -13,10 +13,11 @@ from ..profile import Profile
 if TYPE_CHECKING:
     from .cascade import Cascade
     from .null import NullModel
+    from .qwen_omni import QwenOmni
     from .text import TextModel
 
 
-def build(profile: Profile) -> NullModel | TextModel | Cascade:
+def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni:
     """The model of `profile`, loaded and ready to tick.
 
     AssetError when weights are missing; ProfileError when one session does not fit the pool.
@@ -29,6 +30,10 @@ def build(profile: Profile) -> NullModel | TextModel | Cascade:
         from .text import TextModel
 
         return TextModel(profile)
+    if profile.model.kind in ("qwen2.5-omni", "qwen3-omni"):
+        from .qwen_omni import QwenOmni
+
+        return QwenOmni(profile)
     from .cascade import Cascade
 
     return Cascade(profile)
