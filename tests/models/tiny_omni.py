@@ -79,6 +79,7 @@ def _qwen25() -> Any:
         "vision_config": _VISION | {"fullatt_block_indexes": [0]},
         "text_config": _TEXT | {"rope_parameters": rope},
         "audio_token_index": AUDIO_TOKEN,
+        "vision_start_token_id": 5,
     }
     config = Qwen2_5OmniConfig(thinker_config=thinker, enable_audio_output=False)
     return Qwen2_5OmniForConditionalGeneration(config).eval()
@@ -99,6 +100,7 @@ def _qwen3() -> Any:
         "vision_config": _VISION | {"deepstack_visual_indexes": [0]},
         "text_config": _TEXT | experts | {"rope_parameters": rope},
         "audio_token_id": AUDIO_TOKEN,
+        "vision_start_token_id": 5,
     }
     config = Qwen3OmniMoeConfig(thinker_config=thinker, enable_audio_output=False)
     return Qwen3OmniMoeForConditionalGeneration(config).eval()
