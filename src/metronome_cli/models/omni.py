@@ -115,7 +115,7 @@ class _Call(Generic[State]):
     @property
     def unread(self) -> int:
         """Characters of typed text, at least, that wait: a token has one or more. Empty texts count too."""
-        return self.talk.inbox.ids + len(self.turns) + sum(turn.ids() for turn in self.turns)
+        return self.talk.inbox.ids + sum(turn.ids() + turn.over for turn in self.turns)
 
     @property
     def is_open(self) -> bool:
