@@ -177,11 +177,18 @@ class _Noticed:
 class Omni(Generic[State]):
     """A `TickEngine`: ears and backbone of one model. A model's own class gives it its parts.
 
+    `blocks`: of the pool, as for `Talks`.
     ProfileError when the profile's rate, window or pieces are too small for a frame of the model.
     """
 
     def __init__(
-        self, profile: Profile, chat: Chat, decoder: Decoder, ears: OmniEars[State], markers: Markers
+        self,
+        profile: Profile,
+        chat: Chat,
+        decoder: Decoder,
+        ears: OmniEars[State],
+        markers: Markers,
+        blocks: int | None = None,
     ) -> None:
         self._profile = profile
         self._chat = chat
@@ -191,7 +198,7 @@ class Omni(Generic[State]):
         self._wraps = not (self._free and markers.inline)
         self._most = profile.beat.prefill_tokens - 1  # read in a frame: the last sampled token goes in front
         check_frame(profile, chat, ears, markers)
-        self._talks = Talks(profile, chat, decoder, markers.rests, markers.says)
+        self._talks = Talks(profile, chat, decoder, markers.rests, markers.says, blocks)
         self._engine = self._talks.engine
         self._calls: dict[SessionId, _Call[State]] = {}
 
@@ -331,8 +338,8 @@ class Omni(Generic[State]):
             self._talks.answer(talk, turn.most)
 
 
-def check_frame(profile: Profile, chat: Chat, ears: OmniEars[State], markers: Markers) -> None:
-    """ProfileError when a frame's audio is not of the rate, or does not fit a piece or the window."""
+def check_frame(profile: Profile, chat: Chat, ears: OmniEars[State], markers: Markers) -> Policy:
+    """What a call is held on. ProfileError when its audio is of another rate, or a frame does not fit."""
     if profile.model.rate != ears.rate:
         raise ProfileError("model.rate", profile.model.rate, f"use {ears.rate}: that is what the model hears")
     tokens, room = frame_tokens(profile, chat, ears, markers), profile.beat.prefill_tokens
@@ -340,7 +347,9 @@ def check_frame(profile: Profile, chat: Chat, ears: OmniEars[State], markers: Ma
         heard = f"{profile.beat.frame_s:g} s of audio are {tokens} tokens with their markers"
         cure = f"{heard}; use {tokens + 1} or more"
         raise ProfileError("beat.prefill_tokens", room, cure)
-    check_window(profile.check_fit(len(chat.header)), profile, chat, ears, markers)
+    policy = profile.check_fit(len(chat.header))
+    check_window(policy, profile, chat, ears, markers)
+    return policy
 
 
 def check_window(

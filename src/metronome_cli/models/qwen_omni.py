@@ -37,7 +37,7 @@ from .log_mel import LogMel
 from .omni import Markers, Omni, check_frame
 from .qwen_ears import RATE, QwenEars, Waiting
 from .qwen_tower import Qwen3Tower, Qwen25Tower, Tower, fill, fill_randomly
-from .talk import check_room
+from .talk import pool_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class QwenOmni(Omni[Waiting]):
         markers = _markers(chat)
         mel = LogMel(_read_extractor(folder, config), device, mirrored=family.mirrored)
         ears = QwenEars(tower, mel, config.audio_config.output_dim, device)
-        check_frame(profile, chat, ears, markers)  # before anything large is read
+        policy = check_frame(profile, chat, ears, markers)  # before anything large is read
         parts = [prefix + part for part in ("model.", "lm_head.", "audio_tower.")]
-        if device.type == "cuda":
-            check_room(profile, count_weights(folder, parts), decoder_config(config.text_config, folder))
+        size = decoder_config(config.text_config, folder)
+        blocks = pool_blocks(profile, policy, size, count_weights(folder, parts))
         checkpoint = Checkpoint(folder, dtype, device, parts)
         fill(tower, Part(checkpoint, prefix + "audio_tower."), device)
         products = products_of(profile.model.products)
         decoder = build_decoder(config.text_config, checkpoint, prefix, products)
         # Positions of the tower are computed, whether or not somebody saved them.
         checkpoint.check_nothing_left(ignore=[prefix + "audio_tower.positional_embedding."])
-        super().__init__(profile, chat, decoder, ears, markers)
+        super().__init__(profile, chat, decoder, ears, markers, blocks)
 
 
 def random_omni(
@@ -116,11 +116,12 @@ def random_omni(
     extractor = WhisperFeatureExtractor(feature_size=config.num_mel_bins)
     mel = LogMel(extractor, device, mirrored=family.mirrored)
     ears = QwenEars(tower, mel, decoder_size.hidden, device)
-    check_frame(profile, chat, ears, markers)
+    policy = check_frame(profile, chat, ears, markers)
     fill_randomly(tower, dtype, device, seed)
     plain = random_decoder(decoder_size, theta=1e6, dtype=dtype, device=device, seed=seed)
     decoder = Decoder(plain.config, plain.weights, _rope(plain.config.head_dim, dtype).to(device))
-    return Omni(profile, chat, decoder, ears, markers)
+    blocks = pool_blocks(profile, policy, decoder_size, weights=0)  # they are there already
+    return Omni(profile, chat, decoder, ears, markers, blocks)
 
 
 def _rope(size: int, dtype: torch.dtype) -> Rope:
