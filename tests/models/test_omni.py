@@ -335,6 +335,16 @@ def test_free_calls_hear_every_frame_and_say_tau_tokens_without_end(tiny_chat: P
     assert talking.news() == chat.turn("Stop!", "answer")
 
 
+def test_a_recycled_call_takes_up_what_it_heard_again(tiny_chat: Path) -> None:
+    talking = opened(tiny_chat, model_mode="free", window_policy="recycle", window_window=100)
+    blocks = set()
+    for number in range(30):
+        assert len(words(talking.hears(1, SPEECH if number % 2 else SILENCE))) == 2
+        blocks.add(talking.model.blocks(1))
+    assert max(blocks) <= 100 / 4
+    assert talking.model._engine._sessions[1].lane.length <= 100
+
+
 def test_a_model_may_hear_within_its_own_speech_and_rest_by_a_token(
     tiny_chat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,9 +203,12 @@ def _valid(x_CPE: Tensor, lengths: Sequence[int]) -> Tensor:
 
 def _attend(module: Any, x_NE: Tensor, lengths: list[int]) -> Tensor:
     """The tower's layers over rows of `lengths` positions, none of which sees another. [N, E] again."""
-    x_RPE, mask_RP = pad_sequence(list(x_NE.split(lengths)), batch_first=True), None
-    if min(lengths) < max(lengths):
-        mask_RP = _mask(lengths, max(lengths), x_NE.device)
+    most, mask_RP = max(lengths), None
+    if min(lengths) == most:
+        x_RPE = x_NE.view(len(lengths), most, -1)
+    else:
+        x_RPE = pad_sequence(list(x_NE.split(lengths)), batch_first=True)
+        mask_RP = _mask(lengths, most, x_NE.device)
     for layer in module.layers:
         x_RPE = _layer(layer, x_RPE, mask_RP)
     return x_RPE.flatten(0, 1) if mask_RP is None else x_RPE[mask_RP]

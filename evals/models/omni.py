@@ -1,0 +1,147 @@
+"""What a frame of a model that hears by itself costs, and of what parts: calls served in this process.
+
+Knows:   `Omni`, in mode free: every call hears a frame and says tau tokens.
+Ignores: which model it is, sockets, whether anybody understands a word.
+
+Windows are full and calls are old before anything is measured. In a row, for so many calls:
+
+- speech_s, silence_s: seconds of a tick whose frames hold noise, and zeros.
+- skipped_s: the same where no audio came: what would be left if silence were not heard.
+- parts_ms: ears, prefill and decode of speech, with a wait for the device after each, which costs a little.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from metronome_cli.clock import SystemClock
+from metronome_cli.engine.device import block_bytes
+from metronome_cli.engine.kv_pool import FP8
+from metronome_cli.frame import Frame, Said
+from metronome_cli.models.omni import Omni
+from metronome_cli.profile import Profile
+from metronome_cli.stats import percentiles
+
+SOUNDS = 16  # different frames of noise that callers send
+PARTS = ("ears", "prefill", "decode")
+
+_clock = SystemClock()
+
+
+class Bench:
+    """One model and what is measured of it. `device`: where it computes."""
+
+    def __init__(self, model: Omni[Any], profile: Profile, device: str) -> None:
+        self.model, self.profile = model, profile
+        self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _at_once
+        samples = round(profile.beat.frame_s * profile.model.rate)
+        self._speech = np.random.default_rng(0).standard_normal((SOUNDS, samples), np.float32) * 0.1
+        self._silence = np.zeros_like(self._speech)
+        self._nothing = np.zeros((SOUNDS, 0), np.float32)
+
+    def row(self, calls: int, frames: int) -> dict[str, Any]:
+        """A row of the answer: so many calls, so many frames of each kind."""
+        for call in range(calls):
+            refused = self.model.open(call, seed=call)
+            assert refused is None, f"{calls} calls do not fit: {refused}"
+            self._age(call, 10_000 + call)
+        self._ticks(calls, self._speech, 3)
+        kinds = {"speech_s": self._speech, "silence_s": self._silence, "skipped_s": self._nothing}
+        seconds = {name: self._ticks(calls, sound, frames) for name, sound in kinds.items()}
+        with self._timed() as spent:
+            self._ticks(calls, self._speech, frames)
+        leased = self.model.usage().leased
+        for call in range(calls):
+            self.model.close(call)
+        p99 = float(np.percentile([*seconds["speech_s"], *seconds["silence_s"]], 99))
+        return say(
+            {"calls": calls}
+            | {name: percentiles(some) for name, some in seconds.items()}
+            | {"parts_ms": {name: round(some / frames * 1e3, 3) for name, some in spent.items()}}
+            | {"parts_share": {name: round(some / sum(spent.values()), 3) for name, some in spent.items()}}
+            | {"blocks_a_call": leased / calls, "in_time": p99 <= self.profile.beat.frame_s}
+        )
+
+    def memory(self, device: str) -> dict[str, Any]:
+        """Bytes of one call, as its blocks were allocated and as foretold."""
+        engine, profile = self.model._engine, self.profile
+        pool, blocks = engine.memory, profile.session_blocks(len(self.model._chat.header)) or 0
+        kept = FP8 if profile.pool.kv == "fp8" else engine.decoder.dtype
+        block = block_bytes(engine.decoder.config, profile.pool.block_size, kept)
+        allocated = (pool.keys.nbytes + pool.values.nbytes) / (engine.pool.total + 1)
+        return say(
+            {
+                "blocks_reserved": blocks,
+                "pool_bytes": round(allocated * blocks),
+                "pool_bytes_foretold": block * blocks,
+                "calls_that_fit": engine.pool.total // blocks if blocks else None,
+                "device_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+            }
+        )
+
+    def _age(self, call: int, tokens: int) -> None:
+        """Make a call as old as if it had so many tokens behind it. Its cache holds whatever lay there."""
+        talk, engine = self.model._calls[call].talk, self.model._engine
+        found = engine._sessions[talk.engine_session]
+        talk.inbox.take(len(talk.inbox))
+        talk.settled = "answer"
+        while found.lane.length < tokens:
+            assert found.lane.extend(min(engine.max_append, tokens - found.lane.length))
+            found.lane.retire()
+        found.rotary_end = tokens
+
+    def _ticks(self, calls: int, sound: NDArray[np.float32], count: int) -> list[float]:
+        """Seconds of each of `count` ticks in which every call says tau tokens."""
+        seconds = []
+        for number in range(count):
+            frames = [Frame(call, sound[(number + call) % SOUNDS]) for call in range(calls)]
+            begun = _clock.now()
+            said = sum(isinstance(event, Said) for event in self.model.tick(frames))
+            self._wait()
+            seconds.append(_clock.now() - begun)
+            assert said == calls * self.profile.beat.tau, f"{said} tokens of {calls} calls"
+        return seconds
+
+    @contextmanager
+    def _timed(self) -> Iterator[dict[str, float]]:
+        """Seconds of each part while this is open."""
+        spent = dict.fromkeys(PARTS, 0.0)
+        ears, engine = self.model._ears, self.model._engine
+        hear, step = ears.hear, engine.step
+
+        def watched_ears(*args: Any) -> Any:
+            begun = _clock.now()
+            heard = hear(*args)
+            self._wait()
+            spent["ears"] += _clock.now() - begun
+            return heard
+
+        def watched_step(sessions: Sequence[int], lengths: Sequence[int], *rest: Any, **named: Any) -> Any:
+            begun = _clock.now()
+            output = step(sessions, lengths, *rest, **named)
+            self._wait()
+            spent["prefill" if any(lengths) else "decode"] += _clock.now() - begun
+            return output
+
+        ears.hear, engine.step = watched_ears, watched_step  # type: ignore[method-assign, assignment]
+        try:
+            yield spent
+        finally:
+            ears.hear, engine.step = hear, step  # type: ignore[method-assign]
+
+
+def say(row: dict[str, Any]) -> dict[str, Any]:
+    """A row, shown as soon as it is known."""
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def _at_once() -> None:
+    """A CPU has done what it was told."""

@@ -1,0 +1,81 @@
+"""How many calls of Qwen2.5-Omni-7B or Qwen3-Omni-30B-A3B fit a 2 s frame, and where a frame's time goes.
+
+Run:  python -m evals.models.qwen qwen2.5-omni-7b          (real size, random weights, one GPU, some minutes)
+      python -m evals.models.qwen qwen3-omni-30b
+      python -m evals.models.qwen qwen3-omni-30b --tiny --device cpu --calls 1 3 --frames 3   (to try it)
+
+Everything is in the frame but sockets: ears, prefill, decode. omni.py says what a row holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from metronome_cli.clock import SystemClock
+from metronome_cli.engine.decoder import DecoderConfig
+from metronome_cli.models.chat import Chat
+from metronome_cli.models.omni import Omni
+from metronome_cli.models.qwen_omni import random_omni
+from metronome_cli.profile import Profile, load_profile
+from metronome_cli.report import new_report
+
+from .omni import Bench, say
+from .tokens import save_tokenizer
+
+RESULTS = Path(__file__).parent / "results"
+PROFILES = ("qwen2.5-omni-7b", "qwen3-omni-30b")
+HEADER = "Hello."  # in the tokens of bytes that random weights get, as long as a real header
+TOWER = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32, "d_model": 16}
+
+
+def tiny(name: str) -> tuple[DecoderConfig, dict[str, Any]]:
+    """Small enough for a CPU, of the same parts."""
+    experts = 8 if name == "qwen3-omni-30b" else 0
+    size = DecoderConfig(32, 2, 4, 2, 16, 64, 400, 1e-6, qkv_bias=not experts, experts=experts, top=2)
+    return size, TOWER | ({"downsample_hidden_size": 8} if experts else {})
+
+
+def build(options: argparse.Namespace) -> tuple[Omni[Any], Profile]:
+    """The model as its profile has it, in mode free, with random weights."""
+    changes: dict[str, Any] = {"model.mode": "free", "run.device": options.device, "model.header": HEADER}
+    if options.device == "cpu":
+        changes |= {"model.dtype": "float32", "pool.blocks": 24 * max(options.calls)}
+    if options.kv:
+        changes |= {"pool.kv": options.kv, "admission.max_sessions": max(options.calls)}
+    profile = load_profile(options.profile, changes)
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(Path(folder), audio_bos_token="<|audio_bos|>", audio_eos_token="<|audio_eos|>")
+        chat = Chat(Path(folder), profile.model.header)
+    return random_omni(profile, chat, tiny(options.profile) if options.tiny else None), profile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("profile", choices=PROFILES)
+    parser.add_argument("--calls", type=int, nargs="+", default=[1, 32, 64, 128, 256])
+    parser.add_argument("--frames", type=int, default=30)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--kv", choices=["model", "fp8"])
+    parser.add_argument("--tiny", action="store_true", help="small random parts, to try the script")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    clock = SystemClock()
+    begun = clock.now()
+    model, profile = build(options)
+    started = say({"start_s": round(clock.now() - begun, 1)})
+    bench = Bench(model, profile, options.device)
+    rows = [bench.row(calls, options.frames) for calls in options.calls]
+    report = new_report("eval-models-qwen", profile, clock, 0)
+    report.results = {"rows": rows, "memory": bench.memory(options.device)} | started
+    out = options.out or RESULTS / options.profile
+    out.mkdir(parents=True, exist_ok=True)
+    report.save(out)
+
+
+if __name__ == "__main__":
+    main()
