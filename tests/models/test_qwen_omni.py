@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import WhisperFeatureExtractor
 
-from metronome_cli.engine.checkpoint import watched
 from metronome_cli.engine.decoder import DecoderConfig
+from metronome_cli.engine.progress import watched
 from metronome_cli.engine.weights import make_rope
 from metronome_cli.errors import AssetError, ProfileError
 from metronome_cli.frame import Failed, Frame, Said

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,20 +20,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import AssetError
-
-Told = Callable[[int, int], None]  # bytes read so far, and of all that will be
-
-_watcher: ContextVar[Told | None] = ContextVar("watcher", default=None)
+from .progress import watcher
 
 
-@contextmanager
-def watched(told: Told) -> Iterator[None]:
-    """Within it, every checkpoint calls `told` after each tensor that it reads."""
-    token = _watcher.set(told)
-    try:
-        yield
-    finally:
-        _watcher.reset(token)
+_READ = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class Checkpoint:
@@ -58,7 +46,7 @@ class Checkpoint:
         wanted = tuple(parts)
         self._file_of = {key: file for key, file in _files_by_key(folder).items() if key.startswith(wanted)}
         self._open: dict[Path, Any] = {}  # a file of thousands of tensors is opened once
-        self._told = _watcher.get()
+        self._told = watcher()
         self._read, self._total = 0, 0
         if self._told is not None:
             self._total = sum(math.prod(self._shape(key)) for key in self._file_of) * dtype.itemsize
@@ -70,6 +58,9 @@ class Checkpoint:
         if (found := self._shape(key)) != shape:
             raise AssetError(f"{self._file_of[key]}: {key} has shape {found}, the config says {shape}")
         tensor: Tensor = self._shard(key).get_tensor(key)
+        if tensor.dtype not in _READ:
+            cure = "quantised checkpoints are not read; use one in float32, bfloat16 or float16"
+            raise AssetError(f"{self._file_of[key]}: {key} holds {tensor.dtype}: {cure}")
         del self._file_of[key]
         self._read += tensor.numel() * self.dtype.itemsize
         if self._told is not None:

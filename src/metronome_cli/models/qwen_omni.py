@@ -21,6 +21,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, WhisperFeatureExtractor
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniAudioEncoderConfig
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeAudioEncoderConfig
+from transformers.utils import logging
 
 from ..engine.checkpoint import Checkpoint, Part, count_weights
 from ..engine.decoder import Decoder, DecoderConfig
@@ -137,10 +138,14 @@ def _markers(chat: Chat) -> Markers:
 
 def _read_config(folder: Path, family: _Family) -> tuple[Any, str]:
     """The thinker's config, and what its keys begin with. AssetError when it is no plain such model."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # it warns of a talker's ids of text, which are of another vocabulary
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise AssetError(f"{folder}: no readable config.json of a known model ({error})") from None
+    finally:
+        logging.set_verbosity(level)
     if config.model_type not in (family.whole, family.thinker):
         cure = f"its kind of model reads {family.whole} and {family.thinker}"
         raise AssetError(f"{folder}: model_type {config.model_type!r} is another model's; {cure}")

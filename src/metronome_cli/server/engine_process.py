@@ -20,12 +20,14 @@ import msgspec
 import zmq
 
 from ..clock import Clock, SystemClock
+from ..engine.progress import watched
 from ..errors import FieldError, MetronomeError
 from ..profile import Profile
 from ..runtime.beat import TickEngine
 from ..runtime.recorder import Recorder
 from . import messages
 from .host import Host
+from .loading import Bar
 from .logs import set_up_logging
 
 _LINGER_MS = 1000  # for last words
@@ -74,7 +76,9 @@ def _build(profile: Profile, setup: messages.Setup) -> tuple[TickEngine, Recorde
     from ..models.factory import build
 
     clock = SystemClock()
-    return build(profile), _recorder(setup, clock), clock
+    with watched(Bar(sys.stderr, clock).show):
+        engine = build(profile)
+    return engine, _recorder(setup, clock), clock
 
 
 def _recorder(setup: messages.Setup, clock: Clock) -> Recorder:
