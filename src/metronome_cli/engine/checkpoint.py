@@ -22,7 +22,6 @@ from torch import Tensor
 from ..errors import AssetError
 from .progress import watcher
 
-
 _READ = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
