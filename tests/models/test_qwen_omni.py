@@ -17,15 +17,16 @@ from torch import Tensor
 from transformers import WhisperFeatureExtractor
 
 from metronome_cli.engine.decoder import DecoderConfig
+from metronome_cli.engine.device import block_bytes
 from metronome_cli.engine.progress import watched
-from metronome_cli.engine.weights import make_rope
+from metronome_cli.engine.weights import decoder_config, make_rope
 from metronome_cli.errors import AssetError, ProfileError
 from metronome_cli.frame import Failed, Frame, Said
 from metronome_cli.models.chat import Chat
 from metronome_cli.models.factory import build
 from metronome_cli.models.log_mel import LogMel
 from metronome_cli.models.qwen_ears import QwenEars, Waiting
-from metronome_cli.models.qwen_omni import QwenOmni, random_omni
+from metronome_cli.models.qwen_omni import _FAMILIES, QwenOmni, _read_config, random_omni
 from metronome_cli.profile import Profile, parse_profile
 
 from .tiny_omni import AUDIO_TOKEN, LIMIT, MELS, TinyOmni, save_tiny_omni
@@ -284,6 +285,64 @@ def test_a_hundred_seconds_at_once_are_heard_as_in_company(
     apart = ears.hear([ears.open() for _ in pieces], pieces, [False] * 7)
     for one, other in zip(together, apart, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+# ---- Published sizes: what the two config.json files on the hub say, in the form in which they say it ----
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "qwen2.5-omni": {
+        "model_type": "qwen2_5_omni",
+        "thinker_config": {
+            "model_type": "qwen2_5_omni_thinker",
+            "audio_config": {"model_type": "qwen2_5_omni_audio_encoder", "n_window": 100, "output_dim": 3584},
+            "text_config": {
+                "model_type": "qwen2_5_omni_text",
+                "rope_theta": 1_000_000.0,
+                "rope_scaling": {"mrope_section": [16, 24, 24], "rope_type": "default", "type": "default"},
+                "tie_word_embeddings": False,
+            },
+        },
+    },
+    "qwen3-omni": {
+        "model_type": "qwen3_omni_moe",
+        "thinker_config": {
+            "model_type": "qwen3_omni_moe_thinker",
+            "audio_config": {"model_type": "qwen3_omni_moe_audio_encoder", "output_dim": 2048},
+            "text_config": {
+                "model_type": "qwen3_omni_moe_text",
+                "head_dim": 128,
+                "num_attention_heads": 32,
+                "num_hidden_layers": 48,
+                "vocab_size": 152064,
+                "rope_theta": 1_000_000,
+                "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20], "type": "default"},
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "positions", "millions", "kv_bytes", "per_axis"),
+    [
+        ("qwen2.5-omni", 50, 639.6, 56 * 1024, [16, 24, 24]),
+        ("qwen3-omni", 26, 647.9, 96 * 1024, [24, 20, 20]),
+    ],
+)
+def test_published_configs_are_read(
+    tmp_path: Path, kind: str, positions: int, millions: float, kv_bytes: int, per_axis: list[int]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[kind]))
+    config, prefix = _read_config(tmp_path, _FAMILIES[kind])
+    tower = _FAMILIES[kind].tower(config.audio_config)
+    assert prefix == "thinker."
+    assert tower.positions(200) == positions
+    assert round(sum(some.numel() for some in tower.module.parameters()) / 1e6, 1) == millions
+    size = decoder_config(config.text_config, tmp_path)
+    assert block_bytes(size, 1, torch.bfloat16) == kv_bytes
+    rope = make_rope(config.text_config, tmp_path, torch.float32)
+    turned = (rope.angles(torch.tensor([[1, 1000, 1_000_000]])) / rope.angles(torch.ones(1, 3))).round()
+    assert [int((turned == place).sum()) for place in (1, 1000, 1_000_000)] == per_axis
 
 
 # ---- Positions ----
