@@ -1,14 +1,17 @@
-"""Tiny random ears, and a fixture for tests that are faster with one thread."""
+"""Tiny random ears and models, and a fixture for tests that are faster with one thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from whisper.model import ModelDimensions, Whisper
+
+from .tiny_omni import KINDS, TinyOmni, save_tiny_omni
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +33,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def qwen25(tmp_path_factory: pytest.TempPathFactory) -> TinyOmni:
+    return save_tiny_omni("qwen2.5-omni", tmp_path_factory.mktemp("qwen25"))
+
+
+@pytest.fixture(scope="session")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> TinyOmni:
+    return save_tiny_omni("qwen3-omni", tmp_path_factory.mktemp("qwen3"))
+
+
+@pytest.fixture(params=KINDS)
+def tiny(request: pytest.FixtureRequest) -> TinyOmni:
+    """Each of the two in turn."""
+    return cast("TinyOmni", request.getfixturevalue("qwen25" if request.param == KINDS[0] else "qwen3"))

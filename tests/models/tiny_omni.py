@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from transformers import (
     PreTrainedModel,
     Qwen2_5OmniConfig,
@@ -16,10 +19,16 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
+from metronome_cli.profile import Profile, parse_profile
+
 from .tiny import save_tiny_tokenizer
 
 MELS = 16
 LIMIT = 64  # max_position_embeddings
+KINDS = ("qwen2.5-omni", "qwen3-omni")
+FRAME = 5120  # samples of 0.32 s: two chunks of the tiny Qwen2.5, a third of one of Qwen3
+POSITIONS = {"qwen2.5-omni": 8, "qwen3-omni": 4}  # of such a frame
+TAU = 3
 AUDIO_TOKEN = 4  # what stands for a position of audio in transformers' input ids
 
 _VISION = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": 48}
@@ -104,3 +113,35 @@ def _qwen3() -> Any:
     }
     config = Qwen3OmniMoeConfig(thinker_config=thinker, enable_audio_output=False)
     return Qwen3OmniMoeForConditionalGeneration(config).eval()
+
+
+def profile(tiny: TinyOmni | str, folder: Path | None = None, **changes: Any) -> Profile:
+    """A small set-up in mode free; `changes` map section_field to a value."""
+    kind = tiny if isinstance(tiny, str) else tiny.kind
+    thinker = folder or (tiny.folder if isinstance(tiny, TinyOmni) else "none")
+    data: dict[str, Any] = {
+        "model": {"kind": kind, "thinker": str(thinker), "mode": "free", "header": "Be brief."},
+        "beat": {"frame_s": FRAME / 16_000, "tau": TAU, "prefill_tokens": 64},
+        "window": {"policy": "window", "window": 64, "sinks": "header"},
+        "pool": {"blocks": 600, "block_size": 8},
+        "run": {"threads": 1},
+    }
+    for key, value in changes.items():
+        section, _, field = key.partition("_")
+        data[section][field] = value
+    return parse_profile("test", data)
+
+
+def noise(seed: int, samples: int = FRAME) -> NDArray[np.float32]:
+    return (np.random.default_rng(seed).standard_normal(samples) * 0.1).astype(np.float32)
+
+
+def processed(tiny: TinyOmni, clip: NDArray[np.float32]) -> Tensor:
+    """Features [mels, frames] as the model's processor makes them of one clip."""
+    extractor = WhisperFeatureExtractor.from_pretrained(tiny.folder)
+    padding: Any = "max_length" if tiny.kind == "qwen2.5-omni" else True
+    made = extractor(
+        [clip], sampling_rate=16_000, padding=padding, return_attention_mask=True, return_tensors="pt"
+    )
+    features_MT: Tensor = made["input_features"][0][:, made["attention_mask"][0].bool()]
+    return features_MT

@@ -157,7 +157,7 @@ def decoder_config(source: PreTrainedConfig, folder: Path) -> DecoderConfig:
         norm_eps=source.rms_norm_eps,
         qkv_bias=source.model_type in _BIASED,
         qk_norm=source.model_type in _NORMED,
-        tied=source.tie_word_embeddings,
+        tied=getattr(source, "tie_word_embeddings", False),
         experts=experts,
         top=source.num_experts_per_tok if experts else 0,
         normed=source.norm_topk_prob if experts else True,
