@@ -67,7 +67,7 @@ from .sizes import (
     WINDOW,
 )
 from .talk import RandomTalk
-from .tower import Tower
+from .tower import TOWER_BYTES, Tower
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -220,7 +220,7 @@ def most_calls(name: str, decoder: Decoder) -> list[dict[str, Any]]:
     tower = None if is_moshi else Tower(decoder.config.hidden)
     kind = Kind(age=3000, asked=(1, 1) if is_moshi else (TOKENS_IN, TOKENS_OUT), tower=tower)
     block = block_bytes(decoder.config, BLOCK, torch.bfloat16)
-    engine = Engine(decoder, fit_pool("free", 0, block, decoder.device), BLOCK, APPEND)
+    engine = Engine(decoder, fit_pool("free", TOWER_BYTES, block, decoder.device), BLOCK, APPEND)
     most = engine.pool.total // BLOCKS
     slowest: dict[int, float] = {}
 

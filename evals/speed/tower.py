@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LAYERS, WIDTH, HEADS, INNER = 32, 1280, 20, 5120
+TOWER_BYTES = 8 * 2**30  # that a frame of some hundred calls needs between two layers
 POSITIONS_PER_TOKEN = 2  # pooled at the end: 50 positions a second become 25 tokens
 
 

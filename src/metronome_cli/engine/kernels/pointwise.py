@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..kv_pool import LayerMemory
 
-_SCALES = 8  # that are tried for each head of a key or value in 8 bits (docs/log.md)
+_SCALES = 16  # that are tried for each head of a key or value in 8 bits (docs/log.md)
 
 
 @triton.jit
@@ -86,7 +86,8 @@ def _put(memory, at, first, second, mine, HALF: tl.constexpr):
 def _put_narrow(memory, scales, place, first, second, mine, HALF: tl.constexpr, SCALES: tl.constexpr):
     """The same divided by a scale, of several under which the head fits the one that rounds it least.
 
-    Its largest numbers decide what a query finds, and under a good scale they lie near numbers of FP8.
+    Its largest numbers decide what a query finds, so they count for more: under a good scale they lie near
+    numbers of FP8.
     """
     most = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
     tightest = tl.maximum(most, 1e-12) / 448.0
@@ -95,6 +96,7 @@ def _put_narrow(memory, scales, place, first, second, mine, HALF: tl.constexpr, 
         wider = tightest * (2.0 ** (step / SCALES))
         off_1 = first - (first / wider[:, None]).to(memory.dtype.element_ty).to(tl.float32) * wider[:, None]
         off_2 = second - (second / wider[:, None]).to(memory.dtype.element_ty).to(tl.float32) * wider[:, None]
+        off_1, off_2 = off_1 * first, off_2 * second
         off = tl.sum(off_1 * off_1, 1) + tl.sum(off_2 * off_2, 1)
         scale = tl.where(off < least, wider, scale)
         least = tl.minimum(off, least)
@@ -146,6 +148,7 @@ def _rotate_write(
     where = tl.load(place + token).to(tl.int64)
     sink = tl.load(sink_place + token).to(tl.int64) if HAS_SCALES else where
     key_head, value_head = (head - QUERIES).to(tl.int64), (head - QUERIES - KV_HEADS).to(tl.int64)
+    key_place, value_place = key_head * head_places + where, value_head * head_places + where
     if HAS_SCALES:
         if sink >= 0:
             at = (key_head * sink_head_places + sink)[:, None] * size + f[None, :]
@@ -153,17 +156,12 @@ def _rotate_write(
             at = (value_head * sink_head_places + sink)[:, None] * size + f[None, :]
             _put(sink_values, at, plain_first, plain_second, is_value, HALF)
         else:
-            _put_narrow(
-                keys, key_scales, key_head * head_places + where, turned_1, turned_2, is_key, HALF, SCALES
-            )
-            _put_narrow(
-                values, value_scales, value_head * head_places + where, plain_first, plain_second,
-                is_value, HALF, SCALES,
-            )  # fmt: skip
+            _put_narrow(keys, key_scales, key_place, turned_1, turned_2, is_key, HALF, SCALES)
+            _put_narrow(values, value_scales, value_place, plain_first, plain_second, is_value, HALF, SCALES)
     else:
-        at = (key_head * head_places + where)[:, None] * size + f[None, :]
+        at = key_place[:, None] * size + f[None, :]
         _put(keys, at, turned_1, turned_2, is_key, HALF)
-        at = (value_head * head_places + where)[:, None] * size + f[None, :]
+        at = value_place[:, None] * size + f[None, :]
         _put(values, at, plain_first, plain_second, is_value, HALF)
 
 
