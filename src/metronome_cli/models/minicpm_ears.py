@@ -1,0 +1,90 @@
+"""MiniCPM-o's ears: a call's audio into ten embeddings a second, many calls in one batch.
+
+Knows:   what waits until a second is whole, and which place of the encoder's cache is whose.
+Ignores: how a second becomes features (minicpm_mel.py) and embeddings (minicpm_encoder.py), whose turn it is.
+
+A call's state is the same size at any age: its place, and less than 1.1 s of audio.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import ProfileError
+from .minicpm_encoder import POSITIONS, Encoder
+from .minicpm_mel import RATE, SEGMENT, START, Mel
+
+
+@dataclass(slots=True, eq=False)
+class Hearing:
+    """One call's hearing."""
+
+    place: int  # in the encoder's cache and among the levels
+    audio: NDArray[np.float32] = field(default_factory=lambda: np.zeros(START, np.float32))
+    age: int = 0  # seconds that were heard
+    past: int = 0  # encoder positions in the cache
+
+
+class MiniCpmEars:
+    """`Ears` for at most `calls` calls at a time; their caches are there from the start."""
+
+    rate = RATE
+
+    def __init__(self, encoder: Encoder, calls: int) -> None:
+        encoder.make_room(calls)
+        self._encoder = encoder
+        self._mel = Mel(encoder.config.num_mel_bins, calls, encoder.device)
+        self._calls = calls
+        self._free = list(range(calls))  # a heap: low places first, so that the batch's places lie close
+
+    def open(self) -> Hearing:
+        """A new call's state. ProfileError when as many calls are open as there is room for."""
+        if not self._free:
+            cure = "each call has a place of its own in the audio encoder's cache; use more, or close a call"
+            raise ProfileError("admission.max_sessions", self._calls, cure)
+        hearing = Hearing(heapq.heappop(self._free))
+        self._encoder.open(hearing.place)
+        self._mel.open(hearing.place)
+        return hearing
+
+    def close(self, call: Hearing) -> None:
+        """Its place is free again."""
+        heapq.heappush(self._free, call.place)
+
+    @torch.inference_mode()
+    def hear(self, calls: Sequence[Hearing], pieces: Sequence[NDArray[np.float32]]) -> list[Tensor]:
+        """A frame of each call (mono, 16 kHz, -1..1, any length): embeddings [T, out], ten for each second
+        that is whole now.
+
+        A row that is not finite comes of audio that was not; no other call's is touched by it.
+        """
+        for call, piece in zip(calls, pieces, strict=True):
+            call.audio = np.concatenate((call.audio, piece))
+        heard: list[list[Tensor]] = [[] for _ in calls]
+        while ready := [row for row, call in enumerate(calls) if len(call.audio) >= SEGMENT]:
+            for row, embedded in zip(ready, self._next_second([calls[row] for row in ready]), strict=True):
+                heard[row].append(embedded)
+        nothing = self._encoder.nothing()
+        return [torch.cat(parts) if parts else nothing for parts in heard]
+
+    def _next_second(self, calls: Sequence[Hearing]) -> Sequence[Tensor]:
+        """One second of each."""
+        device = self._encoder.device
+        segments = np.stack([call.audio[:SEGMENT] for call in calls])
+        places_B = torch.tensor([call.place for call in calls], device=device)
+        ages = [call.age for call in calls]
+        pasts = [self._encoder.next_past(call.past) for call in calls]
+        features_BMT = self._mel(torch.from_numpy(segments).to(device), places_B, ages)
+        embedded = self._encoder(features_BMT, places_B, pasts, ages)
+        for call, past in zip(calls, pasts, strict=True):
+            call.audio = call.audio[RATE:].copy()
+            call.age += 1
+            call.past = past + POSITIONS
+        return embedded.unbind()
