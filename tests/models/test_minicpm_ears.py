@@ -28,10 +28,24 @@ def ears_of(reference: Reference, calls: int = 4) -> MiniCpmEars:
     return MiniCpmEars(Encoder(reference.audio, 48, 5, take), calls)
 
 
-def test_features_streamed_equal_those_of_the_whole_audio_kept() -> None:
-    audio = speech(43, seed=1)
+def hear(
+    ears: MiniCpmEars, calls: list[Hearing], pieces: list[NDArray[np.float32]], end: bool = False
+) -> list[Tensor]:
+    """One frame, in the middle of an utterance of each call or at its end."""
+    return ears.hear(calls, pieces, [end] * len(calls))
+
+
+def _click_before_the_cut() -> NDArray[np.float32]:
+    """Faint noise and one click, which no frame reaches any more once the ten seconds before it are dropped."""
+    audio = 1e-5 * speech(33, seed=1)
+    audio[10 * RATE - 660 : 10 * RATE - 600] = 1.0  # the published code puts 560 zeros in front
+    return audio.astype(np.float32)
+
+
+@pytest.mark.parametrize("audio", [speech(43, seed=1), _click_before_the_cut()], ids=["43 s", "click"])
+def test_features_streamed_equal_those_of_the_whole_audio_kept(audio: NDArray[np.float32]) -> None:
     expected = mel(audio)
-    assert len(expected) == 43, "past two of the moments at which ten seconds are dropped"
+    assert len(expected) == len(audio) // RATE > 30, "past a moment at which ten seconds are dropped"
     levels = Mel(80, 2, torch.device("cpu"))
     levels.open(1)
     waiting = np.concatenate((np.zeros(START, np.float32), audio))
@@ -56,7 +70,7 @@ def test_three_calls_of_different_ages_hear_what_each_would_alone_and_whole() ->
             clip[(frame - start) * RATE : (frame - start + 1) * RATE]
             for clip, start in zip(audio[: len(calls)], starts, strict=False)
         ]
-        for row, found in enumerate(ears.hear(calls, pieces)):
+        for row, found in enumerate(hear(ears, calls, pieces)):
             heard[row].append(found)
     for clip, found in zip(audio, heard, strict=True):
         together = torch.cat(found)
@@ -72,7 +86,7 @@ def test_how_audio_is_cut_into_frames_does_not_matter(sizes: tuple[int, ...]) ->
     call, at, heard = ears.open(), 0, []
     while at < len(audio):
         for size in sizes:
-            heard += ears.hear([call], [audio[at : at + size]])
+            heard += hear(ears, [call], [audio[at : at + size]])
             at += size
     torch.testing.assert_close(torch.cat(heard), reference.embed(audio), atol=1e-4, rtol=0)
 
@@ -85,11 +99,11 @@ def _sizes(ears: MiniCpmEars, call: Hearing) -> tuple[int, int, int]:
 def test_the_state_is_the_same_to_the_byte_at_any_age() -> None:
     ears = ears_of(Reference())
     call = ears.open()
-    ears.hear([call], [speech(1, seed=0)])
+    hear(ears, [call], [speech(1, seed=0)])
     sizes = _sizes(ears, call)
     pasts = set()
     for second in range(40):
-        ears.hear([call], [speech(1, seed=second)])
+        hear(ears, [call], [speech(1, seed=second)])
         pasts.add(call.past)
         assert _sizes(ears, call) == sizes
     assert pasts == {50, 100, 150, 200}, "the cache is never longer than the model's positions"
@@ -105,13 +119,19 @@ def test_the_published_size_forgets_after_29_seconds_and_its_cache_is_foreseen()
 
 def test_a_place_taken_again_holds_nothing_of_who_was_there() -> None:
     reference = Reference()
-    ears = ears_of(reference, calls=1)
-    first = ears.open()
-    ears.hear([first], [np.full(5 * RATE, np.nan, np.float32)])
+    ears = ears_of(reference, calls=2)
+    first, older = ears.open(), ears.open()
+    hear(ears, [first, older], [np.full(4 * RATE, np.nan, np.float32), speech(3, seed=8)])
     ears.close(first)
     audio = speech(7, seed=9)
-    (found,) = ears.hear([ears.open()], [audio])
-    torch.testing.assert_close(found, reference.embed(audio), atol=1e-4, rtol=0)
+    again = ears.open()
+    assert again.place == first.place
+    # Beside a call with a longer cache, what lies behind the new one's end is looked at, and masked.
+    found = [
+        hear(ears, [again, older], [audio[at : at + RATE], speech(1, seed=at)])[0]
+        for at in range(0, len(audio), RATE)
+    ]
+    torch.testing.assert_close(torch.cat(found), reference.embed(audio), atol=1e-4, rtol=0)
 
 
 def test_audio_that_is_no_number_touches_one_call_alone() -> None:
@@ -123,18 +143,31 @@ def test_audio_that_is_no_number_touches_one_call_alone() -> None:
     heard: list[list[Tensor]] = [[], [], []]
     for second in range(6):
         pieces = [clip[second * RATE : (second + 1) * RATE] for clip in audio]
-        for row, found in enumerate(ears.hear(calls, pieces)):
+        for row, found in enumerate(hear(ears, calls, pieces)):
             heard[row].append(found)
     for row in (0, 2):
         torch.testing.assert_close(torch.cat(heard[row]), reference.embed(audio[row]), atol=1e-4, rtol=0)
     assert not torch.cat(heard[1]).isfinite().all()
 
 
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 2.25, 3.95])
+def test_an_utterance_that_is_over_is_heard_to_its_end(seconds: float) -> None:
+    reference = Reference()
+    ears, audio = ears_of(reference), speech(seconds, seed=3)
+    call = ears.open()
+    (found,) = hear(ears, [call], [audio], end=True)
+    padded = np.concatenate((audio, np.zeros(RATE, np.float32)))
+    whole = -(-len(audio) // 1600)
+    assert whole <= len(found) <= whole + 1
+    torch.testing.assert_close(found, reference.embed(padded)[: len(found)], atol=1e-4, rtol=0)
+    assert not len(hear(ears, [call], [NOTHING], end=True)[0]), "nothing is heard twice"
+
+
 def test_a_frame_of_nothing_brings_nothing() -> None:
     ears = ears_of(Reference())
     calls = [ears.open(), ears.open()]
     pieces: list[NDArray[np.float32]] = [NOTHING, speech(1, seed=0)]
-    found = ears.hear(calls, pieces)
+    found = hear(ears, calls, pieces)
     assert [tuple(one.shape) for one in found] == [(0, 48), (10, 48)]
 
 

@@ -141,9 +141,7 @@ class Reference:
 def save_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     """In two files, with the index."""
     names = sorted(tensors)
-    shards = {
-        f"model-0000{n + 1}-of-00002.safetensors": names[n :: 2] for n in range(2)
-    }
+    shards = {f"model-0000{n + 1}-of-00002.safetensors": names[n::2] for n in range(2)}
     for file, held in shards.items():
         save_file({name: tensors[name] for name in held}, folder / file, metadata={"format": "pt"})
     index = {"weight_map": {name: file for file, held in shards.items() for name in held}}

@@ -9,6 +9,7 @@ A call's state is the same size at any age: its place, and less than 1.1 s of au
 from __future__ import annotations
 
 import heapq
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,12 +20,12 @@ from torch import Tensor
 
 from ..errors import ProfileError
 from .minicpm_encoder import POSITIONS, Encoder
-from .minicpm_mel import RATE, SEGMENT, START, Mel
+from .minicpm_mel import LAG, RATE, SEGMENT, START, Mel
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Hearing:
-    """One call's hearing."""
+    """One call's hearing. Its place is free again when this is let go of."""
 
     place: int  # in the encoder's cache and among the levels
     audio: NDArray[np.float32] = field(default_factory=lambda: np.zeros(START, np.float32))
@@ -42,6 +43,7 @@ class MiniCpmEars:
         self._encoder = encoder
         self._mel = Mel(encoder.config.num_mel_bins, calls, encoder.device)
         self._calls = calls
+        self._samples = RATE // encoder.rows  # of an embedding
         self._free = list(range(calls))  # a heap: low places first, so that the batch's places lie close
 
     def open(self) -> Hearing:
@@ -50,29 +52,46 @@ class MiniCpmEars:
             cure = "each call has a place of its own in the audio encoder's cache; use more, or close a call"
             raise ProfileError("admission.max_sessions", self._calls, cure)
         hearing = Hearing(heapq.heappop(self._free))
+        weakref.finalize(hearing, heapq.heappush, self._free, hearing.place).atexit = False
         self._encoder.open(hearing.place)
         self._mel.open(hearing.place)
         return hearing
 
-    def close(self, call: Hearing) -> None:
-        """Its place is free again."""
-        heapq.heappush(self._free, call.place)
+    def positions(self, samples: int) -> int:
+        """Most embeddings that a frame of so many samples becomes, with what waited before it."""
+        return self._encoder.rows * -(-samples // RATE)
 
     @torch.inference_mode()
-    def hear(self, calls: Sequence[Hearing], pieces: Sequence[NDArray[np.float32]]) -> list[Tensor]:
+    def hear(
+        self, calls: Sequence[Hearing], pieces: Sequence[NDArray[np.float32]], ends: Sequence[bool]
+    ) -> list[Tensor]:
         """A frame of each call (mono, 16 kHz, -1..1, any length): embeddings [T, out], ten for each second
         that is whole now.
 
-        A row that is not finite comes of audio that was not; no other call's is touched by it.
+        Where `ends`, an utterance is over: what waits is heard as if silence followed, and gives an embedding
+        for each tenth of a second. A row that is not finite comes of audio that was not; no other call's is
+        touched by it.
         """
         for call, piece in zip(calls, pieces, strict=True):
             call.audio = np.concatenate((call.audio, piece))
+        kept = [self._kept(call, end) for call, end in zip(calls, ends, strict=True)]
         heard: list[list[Tensor]] = [[] for _ in calls]
         while ready := [row for row, call in enumerate(calls) if len(call.audio) >= SEGMENT]:
             for row, embedded in zip(ready, self._next_second([calls[row] for row in ready]), strict=True):
                 heard[row].append(embedded)
         nothing = self._encoder.nothing()
-        return [torch.cat(parts) if parts else nothing for parts in heard]
+        return [
+            torch.cat(parts)[:most] if parts else nothing for parts, most in zip(heard, kept, strict=True)
+        ]
+
+    def _kept(self, call: Hearing, end: bool) -> int:
+        """Embeddings of what waits that are worth reading; at an utterance's end it is filled up to a whole
+        second, unless next to nothing waits."""
+        whole, rest = divmod(len(call.audio) - (SEGMENT - RATE), RATE)
+        if end and rest >= self._samples:
+            call.audio = np.concatenate((call.audio, np.zeros(RATE - rest, np.float32)))
+            return whole * self._encoder.rows + -(-(rest + LAG) // self._samples)
+        return whole * self._encoder.rows
 
     def _next_second(self, calls: Sequence[Hearing]) -> Sequence[Tensor]:
         """One second of each."""

@@ -39,7 +39,9 @@ def most_kept(positions: int) -> int:
 
 def cache_bytes(config: WhisperConfig, dtype: torch.dtype) -> int:
     """Memory of one call's cache."""
-    return 2 * config.encoder_layers * most_kept(config.max_source_positions) * config.d_model * dtype.itemsize
+    return (
+        2 * config.encoder_layers * most_kept(config.max_source_positions) * config.d_model * dtype.itemsize
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Encoder:
         """`out`: the backbone's hidden size. `pool`: encoder positions that one embedding is the mean of."""
         self.config = config
         self._pool, self._width = pool, out
+        self.rows = POSITIONS // pool  # embeddings of a second
         size, mels = config.d_model, config.num_mel_bins
         linear = partial(_linear, take, products)
         self._conv1 = take("apm.conv1.weight", (size, mels, 3)), take("apm.conv1.bias", (size,))

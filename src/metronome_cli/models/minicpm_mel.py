@@ -28,8 +28,8 @@ AROUND = 2  # frames before and after a second, so that the convolutions see wha
 HOP, WINDOW = 160, 400  # samples
 _HALF = WINDOW // 2
 _LEAD = AROUND * HOP + _HALF  # samples before a second that its features depend on
-_LAG = 480  # after it: the first chunk of the published code is 1030 ms long
-SEGMENT = _LEAD + RATE + _LAG
+LAG = 480  # after it: the first chunk of the published code is 1030 ms long
+SEGMENT = _LEAD + RATE + LAG
 # The published code puts 560 zeros in front of a call whose first second is 16,000 samples long. The samples
 # before those are never part of it: they mirror zeros.
 START = _LEAD + 560
