@@ -36,7 +36,7 @@ def hear(
 
 
 def _click_before_the_cut() -> NDArray[np.float32]:
-    """Faint noise and one click, which no frame reaches any more once the ten seconds before it are dropped."""
+    """Faint noise and one click, which no frame reaches once the ten seconds before it are dropped."""
     audio = 1e-5 * speech(33, seed=1)
     audio[10 * RATE - 660 : 10 * RATE - 600] = 1.0  # the published code puts 560 zeros in front
     return audio.astype(np.float32)
@@ -72,8 +72,8 @@ def test_three_calls_of_different_ages_hear_what_each_would_alone_and_whole() ->
         ]
         for row, found in enumerate(hear(ears, calls, pieces)):
             heard[row].append(found)
-    for clip, found in zip(audio, heard, strict=True):
-        together = torch.cat(found)
+    for clip, parts in zip(audio, heard, strict=True):
+        together = torch.cat(parts)
         assert len(together) == 10 * len(clip) // RATE
         torch.testing.assert_close(together, reference.embed(clip), atol=1e-4, rtol=0)
 
@@ -122,10 +122,11 @@ def test_a_place_taken_again_holds_nothing_of_who_was_there() -> None:
     ears = ears_of(reference, calls=2)
     first, older = ears.open(), ears.open()
     hear(ears, [first, older], [np.full(4 * RATE, np.nan, np.float32), speech(3, seed=8)])
-    ears.close(first)
+    place = first.place
+    del first
     audio = speech(7, seed=9)
     again = ears.open()
-    assert again.place == first.place
+    assert again.place == place
     # Beside a call with a longer cache, what lies behind the new one's end is looked at, and masked.
     found = [
         hear(ears, [again, older], [audio[at : at + RATE], speech(1, seed=at)])[0]
@@ -173,8 +174,10 @@ def test_a_frame_of_nothing_brings_nothing() -> None:
 
 def test_a_call_too_many_is_refused_by_name() -> None:
     ears = ears_of(Reference(), calls=2)
-    first, _ = ears.open(), ears.open()
+    first, second = ears.open(), ears.open()
+    assert first.place != second.place
     with pytest.raises(ProfileError, match=r"admission\.max_sessions = 2"):
         ears.open()
-    ears.close(first)
-    assert ears.open().place == first.place
+    place = first.place
+    del first
+    assert ears.open().place == place

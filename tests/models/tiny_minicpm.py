@@ -1,8 +1,8 @@
 """A small random MiniCPM-o-4.5, saved as the published one is, and a reference that computes it whole.
 
-transformers does not carry the model, so the reference is put together from its Whisper encoder layers and its
-Qwen3, in the way that OpenBMB's modeling_minicpmo.py and processing_minicpmo.py put theirs together. It keeps
-the audio and computes everything anew; nothing of it streams.
+transformers does not carry the model, so the reference is put together from its Whisper encoder layers and
+its Qwen3, in the way that OpenBMB's modeling_minicpmo.py and processing_minicpmo.py put theirs together. It
+keeps the audio and computes everything anew; nothing of it streams.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Reference:
             max_source_positions=positions, is_encoder_decoder=False, init_std=0.2,
         )  # fmt: skip
         self.text = Qwen3Config(
-            vocab_size=vocab, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=16, initializer_range=0.3, tie_word_embeddings=False,
+            vocab_size=vocab, hidden_size=48, intermediate_size=96, num_hidden_layers=2, head_dim=16,
+            num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3, tie_word_embeddings=False,
         )  # fmt: skip
         self.audio._attn_implementation = "eager"
         self.apm = WhisperEncoder(self.audio).eval()
@@ -116,7 +116,13 @@ class Reference:
         return folder
 
     def _config(self) -> dict[str, object]:
-        text = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        text: tuple[str, ...] = (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+        )
         text += ("num_key_value_heads", "head_dim", "rms_norm_eps", "tie_word_embeddings", "hidden_act")
         audio = ("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins")
         return {
@@ -180,7 +186,8 @@ def mel(audio: NDArray[np.float32]) -> list[Tensor]:
     """Features [1, 80, 102 or 104] of each whole second, from up to 30 s of audio computed anew each time."""
     audio = np.concatenate((np.zeros(560, np.float32), audio))
     buffer = np.zeros(0, np.float32)
-    given, dropped, out = 0, 0, []
+    given, dropped = 0, 0
+    out: list[Tensor] = []
     while len(audio) - given >= (size := RATE if given else 16_480):
         buffer = np.concatenate((buffer, audio[given : given + size]))
         given += size
@@ -195,9 +202,8 @@ def mel(audio: NDArray[np.float32]) -> list[Tensor]:
 def _whole(buffer: NDArray[np.float32]) -> Tensor:
     extractor = WhisperFeatureExtractor(feature_size=80)
     if len(buffer) >= 5 * RATE:
-        found: Tensor = extractor(
-            buffer, sampling_rate=RATE, return_tensors="pt", padding=False
-        ).input_features
+        heard = extractor(buffer, sampling_rate=RATE, return_tensors="pt", padding="do_not_pad")
+        found: Tensor = heard.input_features
         return found
     spectrum = torch.stft(
         torch.from_numpy(buffer), 400, 160, window=torch.hann_window(400), return_complex=True

@@ -5,8 +5,8 @@ Ignores: samples (minicpm_mel.py), calls (minicpm_ears.py), where tensors come f
 
 A second sees itself and what its call has in the cache. Whisper has positions for 30 s; the published code
 (OpenBMB's modeling_minicpmo.py, get_audio_embedding_streaming) forgets the whole cache when the next second
-would not fit them, which is after 29 s, and counts positions from 0 again. So it is here: the cache is bounded
-by the model itself, and a call that lasts for hours hears as the model was published.
+would not fit them, which is after 29 s, and counts positions from 0 again. So it is here: the model itself
+bounds the cache, and a call that lasts for hours is heard as the model was published.
 
 Shape letters: B calls, P places, T encoder positions (20 ms), N positions kept, M mel bins, E hidden size,
 H heads, D head size.
@@ -132,7 +132,7 @@ class Encoder:
         self._values_LPNHD[:, place] = 0
 
     def next_past(self, past: int) -> int:
-        """Positions of a call with `past` in its cache that its next second sees beside itself: all or none."""
+        """Of `past` positions in a call's cache, those that its next second sees: all, or none."""
         return past if past + _SEEN < self.config.max_source_positions else 0
 
     def __call__(

@@ -1,6 +1,6 @@
 """MiniCPM-o's log-mel features, one second at a time, for many calls at once.
 
-Knows:   how the published streaming cuts a call into seconds, and the floor that moves with the loudest sound.
+Knows:   how the published streaming cuts a call into seconds; the floor that moves with the loudest sound.
 Ignores: what reads the features (minicpm_ears.py), which call a place belongs to.
 
 The published code keeps up to 30 s of audio and computes all its features anew every second, because the
@@ -47,7 +47,7 @@ class Mel:
         filters_FM = WhisperFeatureExtractor(feature_size=mels).mel_filters
         self._filters_FM = torch.from_numpy(filters_FM).to(device, torch.float32)
         self._window_W = torch.hann_window(WINDOW, device=device)
-        # Of each second kept its loudest level: as it is, and as it would be with everything before it dropped.
+        # Of each second its loudest level: as it is, and as it would be with everything before it dropped.
         self._loudest_P2K = torch.full((places, 2, _MOST), _QUIETEST, device=device)
 
     def open(self, place: int) -> None:
@@ -78,7 +78,8 @@ class Mel:
         """log10 of the power in each mel bin, [B, T, M], of all frames that lie within the samples."""
         frames_BTW = samples_BS.unfold(-1, WINDOW, HOP) * self._window_W
         power_BTF = torch.fft.rfft(frames_BTW).abs().square()
-        return (power_BTF @ self._filters_FM).clamp_min(10**_QUIETEST).log10()
+        level_BTM: Tensor = (power_BTF @ self._filters_FM).clamp_min(10**_QUIETEST).log10()
+        return level_BTM
 
     def _first_levels(self, segments_BS: Tensor) -> Tensor:
         """Levels [B, 2, M] of the first two frames, were everything before the second dropped: mirrored."""
