@@ -67,6 +67,7 @@ class Reference:
         nn.init.normal_(self.apm.embed_positions.weight, std=0.5)
         self.projector = Projector(32, 48).eval()
         self.llm = Qwen3ForCausalLM(self.text).eval()
+        self.llm.model.rotary_emb.forward = self._exact_angles
 
     @torch.inference_mode()
     def embed(self, audio: NDArray[np.float32]) -> Tensor:
@@ -92,6 +93,26 @@ class Reference:
             x = layer(x, attention_mask=hidden[None, None])
         out: Tensor = self.apm.layer_norm(x)
         return out
+
+    def _exact_angles(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of angles in float64: those in float32 drift away with position."""
+        size = self.text.head_dim
+        inverse = 10_000.0 ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
+        angles = (position_ids[..., None].double() * inverse).repeat(1, 1, 2)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+    @torch.inference_mode()
+    def logits(self, inputs_TE: Tensor) -> Tensor:
+        """Logits [T, vocab] of a whole sequence."""
+        found: Tensor = self.llm(inputs_embeds=inputs_TE[None]).logits[0]
+        return found
+
+    @torch.inference_mode()
+    def talk_more(self) -> None:
+        """Let the markers of listening and of a reply's end be said as often as words."""
+        names = make_tokenizer().get_vocab()
+        for name in ("<|listen|>", "<|chunk_eos|>", "<|turn_eos|>", "<|speak|>"):
+            self.llm.lm_head.weight[names[name]] *= 2
 
     def tensors(self) -> dict[str, Tensor]:
         """By their published names, with some of the parts that text out does not need."""
@@ -154,8 +175,8 @@ def save_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Bytes and the model's markers; its config names a class that only the model's own code has."""
+def make_tokenizer() -> Tokenizer:
+    """Bytes and the model's markers."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -167,8 +188,13 @@ def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(["system user assistant"], trainer)
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in MARKERS])
+    return tokenizer
+
+
+def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Its config names a class that only the model's own code has."""
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>"
+        tokenizer_object=make_tokenizer(), bos_token="<|im_start|>", eos_token="<|im_end|>"
     )
     wrapped.chat_template = TEMPLATE
     wrapped.save_pretrained(folder)

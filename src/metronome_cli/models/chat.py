@@ -7,10 +7,10 @@ Ignores: sessions, the engine, when anybody speaks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
@@ -29,16 +29,21 @@ _TOLD, _ASKED, _ANSWERED, _ASKED_AGAIN = (
 )  # stand-ins that no template alters
 
 
+def load_tokenizer(folder: Path) -> Any:
+    """transformers' tokenizer of a checkpoint folder, by the class that the folder names."""
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
 class Chat:
     """Token ids of a call's header, of each user turn, and text of what the model says.
 
     A call is `header`, then `turn(...)` and the model's own tokens in alternation.
     """
 
-    def __init__(self, folder: Path, header: str) -> None:
+    def __init__(self, folder: Path, header: str, load: Callable[[Path], Any] = load_tokenizer) -> None:
         self._folder = folder
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer = load(folder)
             if tokenizer.chat_template is None:
                 tokenizer.chat_template = _template_beside(folder)
             system = [{"role": "system", "content": header}]

@@ -34,20 +34,29 @@ class Hearing:
 
 
 class MiniCpmEars:
-    """`Ears` for at most `calls` calls at a time; their caches are there from the start."""
+    """Ears for at most `calls` calls at a time; their caches are there from the start.
+
+    There is one place more: a call that is to forget what it heard opens anew before it lets go.
+    """
 
     rate = RATE
 
     def __init__(self, encoder: Encoder, calls: int) -> None:
-        encoder.make_room(calls)
+        places = calls + 1
+        encoder.make_room(places)
         self._encoder = encoder
-        self._mel = Mel(encoder.config.num_mel_bins, calls, encoder.device)
+        self._mel = Mel(encoder.config.num_mel_bins, places, encoder.device)
         self._calls = calls
         self._samples = RATE // encoder.rows  # of an embedding
-        self._free = list(range(calls))  # a heap: low places first, so that the batch's places lie close
+        self._free = list(range(places))  # a heap: low places first, so that the batch's places lie close
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more call can be let in."""
+        return len(self._free) > 1
 
     def open(self) -> Hearing:
-        """A new call's state. ProfileError when as many calls are open as there is room for."""
+        """A new call's state. ProfileError when no place is left."""
         if not self._free:
             cure = "each call has a place of its own in the audio encoder's cache; use more, or close a call"
             raise ProfileError("admission.max_sessions", self._calls, cure)

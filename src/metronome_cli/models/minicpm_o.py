@@ -1,0 +1,266 @@
+"""MiniCPM-o-4.5: its parts out of a checkpoint, and its way to listen and speak second by second.
+
+Knows:   config.json, key prefixes and special tokens of the published model; units of a full-duplex call.
+Ignores: how it hears (minicpm_ears.py), whose turn it is in mode `turn` (omni.py), sockets, time.
+
+In mode `free` a call is the published full-duplex one (modeling_minicpmo.py, class MiniCPMODuplex). Every
+second of audio is a unit, `<unit>` and ten embeddings; the model then says `<|listen|>`, or `<|speak|>` and words
+until `<|chunk_eos|>`, at most `tau` tokens in all; `</unit>` closes it. `<|turn_eos|>` ends a reply. In mode
+`turn` each frame's audio stands between `<|audio_start|>` and `<|audio_end|>` in a user's turn, as in the
+published half-duplex streaming, and the answer begins after an empty thought.
+
+Read: OpenBMB's modeling_minicpmo.py and processing_minicpmo.py of MiniCPM-o 4.5 (Apache-2.0), as copied in
+github.com/AlessandroBonomo28/Minicpm-o-booking-desk (commit 568b624, MiniCPMO45/modeling_minicpmo.py), and
+configuration_minicpmo.py in github.com/OpenBMB/MiniCPM-o-Demo (commit 4f9de39). The checkpoint itself was not
+at hand: nothing here was tried on its weights.
+What the published code does and this does not: pictures, its own voice (text is all that is said), a penalty
+on repeated words, top-k, and forbidding `<|listen|>` before a reply's end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3Config, WhisperConfig
+
+from ..engine.checkpoint import Checkpoint, count_weights
+from ..engine.decoder import Decoder
+from ..engine.device import device_of
+from ..engine.linear import products_of
+from ..engine.weights import build_decoder, check_plain, decoder_config, dtype_of
+from ..errors import AssetError
+from ..frame import Frame, Refused, Said, SessionId, TickEvent
+from ..profile import OWN, Profile, Terms
+from .assets import locate
+from .chat import Chat
+from .minicpm_ears import Hearing, MiniCpmEars
+from .minicpm_encoder import POSITIONS, Encoder, cache_bytes
+from .minicpm_mel import HOP, RATE, WINDOW
+from .omni import Markers, Omni, _Call
+from .talk import Piece, check_room
+
+PARTS = (
+    "llm.",
+    "apm.",
+    "audio_projection_layer.",
+)  # of the keys; eyes (vpm, resampler) and voice (tts) stay out
+_VERSION = "4.5"
+_NO_THOUGHT = "<think>\n\n</think>\n\n"
+_ASKS = f"<|im_end|>\n<|im_start|>assistant\n{_NO_THOUGHT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What config.json says about the parts."""
+
+    text: Qwen3Config
+    audio: WhisperConfig
+    pool: int  # encoder positions to an embedding
+
+
+class MiniCpmChat(Chat):
+    """The model's chat format, and the ids of its markers. AssetError when the tokenizer has none of them.
+
+    `duplex`: the header as the published full-duplex mode has it, and nothing after it.
+    """
+
+    def __init__(self, folder: Path, header: str, duplex: bool) -> None:
+        super().__init__(folder, header, _load_tokenizer)
+        self._folder, self._duplex = folder, duplex
+        known = self._tokenizer.get_added_tokens_decoder()
+        self.special = tuple(sorted({*self.special, *(n for n, token in known.items() if token.special)}))
+        if duplex:
+            self._head_around = ["<|im_start|>system\n", "<|im_end|>"]
+            self.header = self.instruct(header)
+            self.opening: list[int] = []
+            self.ends = frozenset((self.marker("<|turn_eos|>"),))
+        else:
+            self.asks = self._encode(_ASKS)
+            self.opening = self._encode(_ASKS.removeprefix("<|im_end|>\n"))
+            self.ends |= {self.marker("<|tts_eos|>")}
+
+    def marker(self, text: str) -> int:
+        """The id of a special token."""
+        found: int | None = self._tokenizer.token_to_id(text)
+        if found is None:
+            raise AssetError(f"{self._folder}: its tokenizer does not know {text}: this is no MiniCPM-o-4.5")
+        return found
+
+    def markers(self) -> Markers:
+        """Where audio stands. In a full-duplex call: the most that goes in front of a second."""
+        if not self._duplex:
+            return Markers([self.marker("<|audio_start|>")], [self.marker("<|audio_end|>")])
+        rests = [self.marker(name) for name in ("<|listen|>", "<|chunk_eos|>", "<|chunk_tts_eos|>")]
+        says = [self.marker(name) for name in ("<|speak|>", "<|tts_bos|>", "<|turn_eos|>")]
+        before = [self.marker(name) for name in ("<|chunk_eos|>", "</unit>", "<unit>")]
+        return Markers(before, [], inline=True, rests=frozenset(rests), says=frozenset(says))
+
+
+class Units:
+    """The seconds of full-duplex calls: what goes in front of the next one.
+
+    A unit that the model was not asked in, since more than one second came at once, is one in which it listened.
+    """
+
+    def __init__(self, chat: MiniCpmChat, rows: int) -> None:
+        """`rows`: embeddings of a second."""
+        self._start, self._end = chat.marker("<unit>"), chat.marker("</unit>")
+        self._listened, self._cut = chat.marker("<|listen|>"), chat.marker("<|chunk_eos|>")
+        self._rows = rows
+        self._closing: dict[SessionId, list[int]] = {}  # of the unit that is open
+
+    def wrap(self, session: SessionId, embedded_TE: Tensor | None, typed: list[int]) -> list[Piece]:
+        """What a call reads of a frame: its seconds, and what was typed in the last of them."""
+        pieces: list[Piece] = []
+        seconds = [] if embedded_TE is None else embedded_TE.split(self._rows)
+        for second_TE in seconds or ([typed] if typed else []):
+            pieces += [[*self._closing.get(session, []), self._start], second_TE]
+            self._closing[session] = [self._listened, self._end]
+        return [*pieces, typed] if seconds and typed else pieces
+
+    def answered(self, session: SessionId, rests: bool) -> None:
+        """The model spoke in the open unit, and ended that itself if it `rests`."""
+        self._closing[session] = [self._end] if rests else [self._cut, self._end]
+
+    def forget(self, session: SessionId) -> None:
+        """The call is over."""
+        self._closing.pop(session, None)
+
+
+class MiniCpmO(Omni[Hearing]):
+    """A `TickEngine`: MiniCPM-o-4.5, audio and text in, text out. Loads it, so creating one takes a while.
+
+    AssetError when the folder is not a whole checkpoint of it; ProfileError when the profile is too small.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        torch.set_num_threads(profile.run.threads)
+        folder = locate(profile.model.thinker)
+        sizes = read_sizes(folder)
+        chat = MiniCpmChat(folder, profile.model.header, profile.model.mode == "free")
+        check_memory_for(profile, sizes, count_weights(folder, PARTS))
+        checkpoint = Checkpoint(folder, dtype_of(profile.model.dtype), device_of(profile.run.device), PARTS)
+        decoder, encoder = build_parts(sizes, checkpoint, products_of(profile.model.products))
+        checkpoint.check_nothing_left(ignore=["llm.lm_head.weight"] if decoder.config.tied else [])
+        self._set_up(profile, chat, decoder, encoder)
+
+    @classmethod
+    def of(cls, profile: Profile, chat: MiniCpmChat, decoder: Decoder, encoder: Encoder) -> MiniCpmO:
+        """The model of parts that are there already."""
+        model = cls.__new__(cls)
+        model._set_up(profile, chat, decoder, encoder)
+        return model
+
+    def _set_up(self, profile: Profile, chat: MiniCpmChat, decoder: Decoder, encoder: Encoder) -> None:
+        self._places = MiniCpmEars(encoder, profile.admission.max_sessions)
+        self._units = Units(chat, encoder.rows)
+        super().__init__(profile, chat, decoder, self._places, chat.markers())
+
+    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
+        return super().open(session, seed, terms) if self._places.has_room else Refused("pool_full")
+
+    def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
+        spoke = set()
+        for event in super().tick(frames):
+            if isinstance(event, Said):
+                spoke.add(event.session)
+            yield event
+        for session in spoke & self._calls.keys():
+            self._units.answered(session, self._calls[session].talk.rests)
+
+    def close(self, session: SessionId) -> None:
+        self._units.forget(session)
+        super().close(session)
+
+    def _take_free(self, call: _Call[Hearing], frame: Frame, audio: list[Piece], most: int) -> None:
+        """Units of a frame, with what was typed in the last of them; the model is asked once for each frame
+        in which a second became whole, or something was typed."""
+        talk = call.talk
+        (embedded_TE,) = [piece for piece in audio if isinstance(piece, Tensor)] or [None]
+        typed = self._chat.inside("\n".join(frame.texts)) if frame.texts else []
+        group = self._units.wrap(frame.session, embedded_TE, typed)
+        talk.speaking = bool(group)
+        if group:
+            if talk.after == "end":
+                talk.after, talk.said = "answer", 0
+            call.turn().add(group, typed=bool(frame.texts))
+            call.end_turn(most)
+
+
+def read_sizes(folder: Path) -> Sizes:
+    """What the folder's config.json says. AssetError when it is another model, quantised or unheard of."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise AssetError(f"{folder}: no readable config.json ({error})") from None
+    kind, version = found.get("model_type"), str(found.get("version"))
+    if kind != "minicpmo" or version != _VERSION:
+        raise AssetError(
+            f"{folder}: config.json says model_type {kind!r} and version {version!r}; "
+            f"this reads 'minicpmo' {_VERSION!r}, as openbmb/MiniCPM-o-4_5 is"
+        )
+    audio = found.pop("audio_config", None)
+    if not isinstance(audio, dict):
+        raise AssetError(
+            f"{folder}: config.json has no audio_config: without its ears the model is of no use"
+        )
+    others = ("model_type", "architectures", "auto_map", "vision_config", "tts_config", "slice_config")
+    text = Qwen3Config(**{name: value for name, value in found.items() if name not in others})
+    check_plain(text, folder)
+    sizes = Sizes(text, WhisperConfig(**audio), int(found.get("audio_pool_step", 5)))
+    _check_ears(sizes, folder)
+    return sizes
+
+
+def _check_ears(sizes: Sizes, folder: Path) -> None:
+    """AssetError when the audio part is not one that is streamed here."""
+    audio = sizes.audio
+    if POSITIONS % sizes.pool:
+        raise AssetError(
+            f"{folder}: audio_pool_step {sizes.pool} is not supported; use a divisor of {POSITIONS}"
+        )
+    if audio.max_source_positions < POSITIONS or audio.activation_function != "gelu":
+        raise AssetError(
+            f"{folder}: audio_config has {audio.max_source_positions} positions and "
+            f"{audio.activation_function!r}; {POSITIONS} or more and 'gelu' are supported"
+        )
+    file = folder / "preprocessor_config.json"
+    try:
+        said: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise AssetError(
+            f"{folder}: no readable preprocessor_config.json ({error}): download the whole model again"
+        ) from None
+    known = {"sampling_rate": RATE, "hop_length": HOP, "n_fft": WINDOW, "feature_size": audio.num_mel_bins}
+    for name, value in known.items():
+        if said.get(name, value) != value:
+            raise AssetError(f"{file}: {name} {said[name]} is not supported; use {value}")
+
+
+def build_parts(
+    sizes: Sizes, checkpoint: Checkpoint, products: torch.dtype | None = None
+) -> tuple[Decoder, Encoder]:
+    """Backbone and ears. AssetError naming the key that is missing or has another shape."""
+    decoder = build_decoder(sizes.text, checkpoint, "llm.", products)
+    return decoder, Encoder(sizes.audio, sizes.text.hidden_size, sizes.pool, checkpoint.take, products)
+
+
+def check_memory_for(profile: Profile, sizes: Sizes, weights: int) -> None:
+    """ProfileError when weights (so many numbers), the ears' caches and the pool do not fit the device."""
+    dtype = dtype_of(profile.model.dtype)
+    caches = (profile.admission.max_sessions + 1) * cache_bytes(sizes.audio, dtype) // dtype.itemsize
+    check_room(profile, weights + caches, decoder_config(sizes.text, Path(profile.model.thinker)))
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer.json alone: the class that the folder names is code of its own, which is not run."""
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
+        folder, local_files_only=True
+    )
+    return tokenizer
