@@ -12,12 +12,13 @@ from ..profile import Profile
 
 if TYPE_CHECKING:
     from .cascade import Cascade
+    from .minicpm_o import MiniCpmO
     from .null import NullModel
     from .qwen_omni import QwenOmni
     from .text import TextModel
 
 
-def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni:
+def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni | MiniCpmO:
     """The model of `profile`, loaded and ready to tick.
 
     AssetError when weights are missing; ProfileError when one session does not fit the pool.
@@ -34,6 +35,10 @@ def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni:
         from .qwen_omni import QwenOmni
 
         return QwenOmni(profile)
+    if profile.model.kind == "minicpm-o":
+        from .minicpm_o import MiniCpmO
+
+        return MiniCpmO(profile)
     from .cascade import Cascade
 
     return Cascade(profile)

@@ -47,7 +47,8 @@ class MiniCpmEars:
         self._encoder = encoder
         self._mel = Mel(encoder.config.num_mel_bins, places, encoder.device)
         self._calls = calls
-        self._samples = RATE // encoder.rows  # of an embedding
+        self.rows = encoder.rows  # embeddings of a second
+        self._samples = RATE // self.rows  # of an embedding
         self._free = list(range(places))  # a heap: low places first, so that the batch's places lie close
 
     @property
@@ -68,7 +69,7 @@ class MiniCpmEars:
 
     def positions(self, samples: int) -> int:
         """Most embeddings that a frame of so many samples becomes, with what waited before it."""
-        return self._encoder.rows * -(-samples // RATE)
+        return self.rows * -(-samples // RATE)
 
     @torch.inference_mode()
     def hear(
@@ -99,8 +100,8 @@ class MiniCpmEars:
         whole, rest = divmod(len(call.audio) - (SEGMENT - RATE), RATE)
         if end and rest >= self._samples:
             call.audio = np.concatenate((call.audio, np.zeros(RATE - rest, np.float32)))
-            return whole * self._encoder.rows + -(-(rest + LAG) // self._samples)
-        return whole * self._encoder.rows
+            return whole * self.rows + -(-(rest + LAG) // self._samples)
+        return whole * self.rows
 
     def _next_second(self, calls: Sequence[Hearing]) -> Sequence[Tensor]:
         """One second of each."""

@@ -4,10 +4,10 @@ Knows:   config.json, key prefixes and special tokens of the published model; un
 Ignores: how it hears (minicpm_ears.py), whose turn it is in mode `turn` (omni.py), sockets, time.
 
 In mode `free` a call is the published full-duplex one (modeling_minicpmo.py, class MiniCPMODuplex). Every
-second of audio is a unit, `<unit>` and ten embeddings; the model then says `<|listen|>`, or `<|speak|>` and words
-until `<|chunk_eos|>`, at most `tau` tokens in all; `</unit>` closes it. `<|turn_eos|>` ends a reply. In mode
-`turn` each frame's audio stands between `<|audio_start|>` and `<|audio_end|>` in a user's turn, as in the
-published half-duplex streaming, and the answer begins after an empty thought.
+second of audio is a unit, `<unit>` and ten embeddings; the model then says `<|listen|>`, or `<|speak|>` and
+words until `<|chunk_eos|>`, at most `tau` tokens in all; `</unit>` closes it. `<|turn_eos|>` ends a reply,
+and here the unit too. In mode `turn` each frame's audio stands between `<|audio_start|>` and `<|audio_end|>`
+in a user's turn, as in the published half-duplex streaming, and the answer begins after an empty thought.
 
 Read: OpenBMB's modeling_minicpmo.py and processing_minicpmo.py of MiniCPM-o 4.5 (Apache-2.0), as copied in
 github.com/AlessandroBonomo28/Minicpm-o-booking-desk (commit 568b624, MiniCPMO45/modeling_minicpmo.py), and
@@ -20,6 +20,7 @@ on repeated words, top-k, and forbidding `<|listen|>` before a reply's end.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from ..engine.checkpoint import Checkpoint, count_weights
 from ..engine.decoder import Decoder
 from ..engine.device import device_of
 from ..engine.linear import products_of
+from ..engine.random_weights import random_decoder
 from ..engine.weights import build_decoder, check_plain, decoder_config, dtype_of
 from ..errors import AssetError
 from ..frame import Frame, Refused, Said, SessionId, TickEvent
@@ -40,9 +42,9 @@ from ..profile import OWN, Profile, Terms
 from .assets import locate
 from .chat import Chat
 from .minicpm_ears import Hearing, MiniCpmEars
-from .minicpm_encoder import POSITIONS, Encoder, cache_bytes
+from .minicpm_encoder import POSITIONS, Encoder, Take, cache_bytes
 from .minicpm_mel import HOP, RATE, WINDOW
-from .omni import Markers, Omni, _Call
+from .omni import Markers, Omni, _Call, check_frame
 from .talk import Piece, check_room
 
 PARTS = (
@@ -64,20 +66,47 @@ class Sizes:
     pool: int  # encoder positions to an embedding
 
 
+# As published, by what others wrote who had the files: text from ports, audio from the config.json of a later
+# model with the same ears (github.com/chmod777john/MiniCPM-o-Demo, MiniCPMO45/config.json, commit 77ec835).
+PUBLISHED = Sizes(
+    Qwen3Config(
+        vocab_size=151_748,
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        tie_word_embeddings=False,
+    ),
+    WhisperConfig(
+        d_model=1024,
+        encoder_layers=24,
+        encoder_attention_heads=16,
+        encoder_ffn_dim=4096,
+        num_mel_bins=80,
+        max_source_positions=1500,
+    ),
+    pool=5,
+)
+
+
 class MiniCpmChat(Chat):
     """The model's chat format, and the ids of its markers. AssetError when the tokenizer has none of them.
 
-    `duplex`: the header as the published full-duplex mode has it, and nothing after it.
+    In mode `free` the header is as the published full-duplex mode has it, and nothing opens an answer.
     """
 
-    def __init__(self, folder: Path, header: str, duplex: bool) -> None:
-        super().__init__(folder, header, _load_tokenizer)
-        self._folder, self._duplex = folder, duplex
+    def __init__(self, folder: Path, profile: Profile) -> None:
+        super().__init__(folder, profile.model.header, _load_tokenizer)
+        self._folder, self._duplex = folder, profile.model.mode == "free"
         known = self._tokenizer.get_added_tokens_decoder()
         self.special = tuple(sorted({*self.special, *(n for n, token in known.items() if token.special)}))
-        if duplex:
+        if self._duplex:
             self._head_around = ["<|im_start|>system\n", "<|im_end|>"]
-            self.header = self.instruct(header)
+            self.header = self.instruct(profile.model.header)
             self.opening: list[int] = []
             self.ends = frozenset((self.marker("<|turn_eos|>"),))
         else:
@@ -105,7 +134,7 @@ class MiniCpmChat(Chat):
 class Units:
     """The seconds of full-duplex calls: what goes in front of the next one.
 
-    A unit that the model was not asked in, since more than one second came at once, is one in which it listened.
+    A unit that the model was not asked in, as more than one second came at once, is one in which it listened.
     """
 
     def __init__(self, chat: MiniCpmChat, rows: int) -> None:
@@ -142,25 +171,25 @@ class MiniCpmO(Omni[Hearing]):
     def __init__(self, profile: Profile) -> None:
         torch.set_num_threads(profile.run.threads)
         folder = locate(profile.model.thinker)
-        sizes = read_sizes(folder)
-        chat = MiniCpmChat(folder, profile.model.header, profile.model.mode == "free")
+        sizes, chat = read_sizes(folder), MiniCpmChat(folder, profile)
         check_memory_for(profile, sizes, count_weights(folder, PARTS))
         checkpoint = Checkpoint(folder, dtype_of(profile.model.dtype), device_of(profile.run.device), PARTS)
-        decoder, encoder = build_parts(sizes, checkpoint, products_of(profile.model.products))
+        ears = make_ears(profile, sizes, checkpoint.take)
+        check_frame(profile, chat, ears, chat.markers())  # before the large part is read
+        decoder = build_decoder(sizes.text, checkpoint, "llm.", products_of(profile.model.products))
         checkpoint.check_nothing_left(ignore=["llm.lm_head.weight"] if decoder.config.tied else [])
-        self._set_up(profile, chat, decoder, encoder)
+        self._set_up(profile, chat, decoder, ears)
 
     @classmethod
-    def of(cls, profile: Profile, chat: MiniCpmChat, decoder: Decoder, encoder: Encoder) -> MiniCpmO:
+    def of(cls, profile: Profile, chat: MiniCpmChat, decoder: Decoder, ears: MiniCpmEars) -> MiniCpmO:
         """The model of parts that are there already."""
         model = cls.__new__(cls)
-        model._set_up(profile, chat, decoder, encoder)
+        model._set_up(profile, chat, decoder, ears)
         return model
 
-    def _set_up(self, profile: Profile, chat: MiniCpmChat, decoder: Decoder, encoder: Encoder) -> None:
-        self._places = MiniCpmEars(encoder, profile.admission.max_sessions)
-        self._units = Units(chat, encoder.rows)
-        super().__init__(profile, chat, decoder, self._places, chat.markers())
+    def _set_up(self, profile: Profile, chat: MiniCpmChat, decoder: Decoder, ears: MiniCpmEars) -> None:
+        super().__init__(profile, chat, decoder, ears, chat.markers())
+        self._places, self._units = ears, Units(chat, ears.rows)
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         return super().open(session, seed, terms) if self._places.has_room else Refused("pool_full")
@@ -182,7 +211,7 @@ class MiniCpmO(Omni[Hearing]):
         """Units of a frame, with what was typed in the last of them; the model is asked once for each frame
         in which a second became whole, or something was typed."""
         talk = call.talk
-        (embedded_TE,) = [piece for piece in audio if isinstance(piece, Tensor)] or [None]
+        embedded_TE = next((piece for piece in audio if isinstance(piece, Tensor)), None)
         typed = self._chat.inside("\n".join(frame.texts)) if frame.texts else []
         group = self._units.wrap(frame.session, embedded_TE, typed)
         talk.speaking = bool(group)
@@ -243,12 +272,37 @@ def _check_ears(sizes: Sizes, folder: Path) -> None:
             raise AssetError(f"{file}: {name} {said[name]} is not supported; use {value}")
 
 
-def build_parts(
-    sizes: Sizes, checkpoint: Checkpoint, products: torch.dtype | None = None
-) -> tuple[Decoder, Encoder]:
-    """Backbone and ears. AssetError naming the key that is missing or has another shape."""
-    decoder = build_decoder(sizes.text, checkpoint, "llm.", products)
-    return decoder, Encoder(sizes.audio, sizes.text.hidden_size, sizes.pool, checkpoint.take, products)
+def make_ears(profile: Profile, sizes: Sizes, take: Take) -> MiniCpmEars:
+    """Ears for as many calls as the profile lets in. `take` gives their tensors by the published keys."""
+    products = products_of(profile.model.products)
+    encoder = Encoder(sizes.audio, sizes.text.hidden_size, sizes.pool, take, products)
+    return MiniCpmEars(encoder, profile.admission.max_sessions)
+
+
+def random_minicpm(
+    profile: Profile, chat: MiniCpmChat, sizes: Sizes | None = None, seed: int = 0
+) -> MiniCpmO:
+    """The model with random weights, at its published size unless `sizes` says another."""
+    sizes = sizes or PUBLISHED
+    dtype, device = dtype_of(profile.model.dtype), device_of(profile.run.device)
+    ears = make_ears(profile, sizes, _drawn(dtype, device, seed))
+    config = decoder_config(sizes.text, Path(profile.model.thinker))
+    rope: Any = sizes.text.rope_parameters
+    decoder = random_decoder(config, theta=rope["rope_theta"], dtype=dtype, device=device, seed=seed)
+    return MiniCpmO.of(profile, chat, decoder, ears)
+
+
+def _drawn(dtype: torch.dtype, device: torch.device, seed: int) -> Take:
+    """Random tensors, such that states stay near 1."""
+    random = torch.Generator(device).manual_seed(seed)
+
+    def take(key: str, shape: tuple[int, ...]) -> Tensor:
+        if len(shape) == 1:
+            return torch.full(shape, float(key.endswith("norm.weight")), dtype=dtype, device=device)
+        drawn = torch.empty(shape, dtype=dtype, device=device)
+        return drawn.normal_(0, math.prod(shape[1:]) ** -0.5, generator=random)
+
+    return take
 
 
 def check_memory_for(profile: Profile, sizes: Sizes, weights: int) -> None:
