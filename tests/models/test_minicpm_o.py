@@ -196,7 +196,7 @@ def test_what_is_typed_stands_in_a_unit_after_its_second(reference: Reference, f
         want = reference.logits(torch.cat(parts))
     found = watched.logits(1)
     torch.testing.assert_close(found, want[: len(found)], atol=1e-4, rtol=0)
-    before = watched.said(1)
+    before = list(watched.said(1))
     (read, *_) = watched.tick({1: NOTHING}, texts=("Hi",))
     assert isinstance(read, Prefilled)
     closing = 1 if before[-1] in watched.model._markers.rests else 2
@@ -221,13 +221,18 @@ def test_a_frame_without_a_whole_second_says_nothing(folder: Path) -> None:
 
 
 def test_a_reply_that_ended_is_followed_by_a_new_one(folder: Path) -> None:
-    model = MiniCpmO(profile(folder, model_temperature=1.5))
-    model.open(1, seed=0)
-    words = []
-    for second in range(60):
-        words += [e for e in model.tick([Frame(1, speech(1, seed=second))]) if isinstance(e, Said)]
-    assert sum(word.end for word in words) >= 2
-    assert [word.start for word in words] == [True, *(word.end for word in words[:-1])]
+    model = MiniCpmO(profile(folder))
+    words: dict[int, list[Said]] = {1: [], 2: [], 3: []}
+    for session in words:
+        model.open(session, seed=0)
+    for second in range(30):
+        frames = [Frame(session, speech(1, seed=100 * session + second)) for session in words]
+        for event in model.tick(frames):
+            if isinstance(event, Said):
+                words[event.session].append(event)
+    assert sum(word.end for said in words.values() for word in said) >= 2
+    for said in words.values():
+        assert [word.start for word in said] == [True, *(word.end for word in said[:-1])]
 
 
 def test_ten_windows_of_a_call_leave_every_size_as_it_was(folder: Path) -> None:

@@ -111,8 +111,8 @@ class Reference:
     def talk_more(self) -> None:
         """Let the markers of listening and of a reply's end be said as often as words."""
         names = make_tokenizer().get_vocab()
-        for name in ("<|listen|>", "<|chunk_eos|>", "<|turn_eos|>", "<|speak|>"):
-            self.llm.lm_head.weight[names[name]] *= 2
+        for name, louder in (("<|listen|>", 2), ("<|chunk_eos|>", -3), ("<|turn_eos|>", -3)):
+            self.llm.lm_head.weight[names[name]] *= louder
 
     def tensors(self) -> dict[str, Tensor]:
         """By their published names, with some of the parts that text out does not need."""
