@@ -45,7 +45,7 @@ from .minicpm_ears import Hearing, MiniCpmEars
 from .minicpm_encoder import POSITIONS, Encoder, Take, cache_bytes
 from .minicpm_mel import HOP, RATE, WINDOW
 from .omni import Markers, Omni, _Call, check_frame
-from .talk import Piece, check_room
+from .talk import Piece, pool_blocks
 
 PARTS = (
     "llm.",
@@ -55,6 +55,9 @@ PARTS = (
 _VERSION = "4.5"
 _NO_THOUGHT = "<think>\n\n</think>\n\n"
 _ASKS = f"<|im_end|>\n<|im_start|>assistant\n{_NO_THOUGHT}"
+
+
+Parts = tuple[Decoder, MiniCpmEars]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,23 +175,24 @@ class MiniCpmO(Omni[Hearing]):
         torch.set_num_threads(profile.run.threads)
         folder = locate(profile.model.thinker)
         sizes, chat = read_sizes(folder), MiniCpmChat(folder, profile)
-        check_memory_for(profile, sizes, count_weights(folder, PARTS))
+        blocks = make_room(profile, chat, sizes, count_weights(folder, PARTS))
         checkpoint = Checkpoint(folder, dtype_of(profile.model.dtype), device_of(profile.run.device), PARTS)
         ears = make_ears(profile, sizes, checkpoint.take)
         check_frame(profile, chat, ears, chat.markers())  # before the large part is read
         decoder = build_decoder(sizes.text, checkpoint, "llm.", products_of(profile.model.products))
         checkpoint.check_nothing_left(ignore=["llm.lm_head.weight"] if decoder.config.tied else [])
-        self._set_up(profile, chat, decoder, ears)
+        self._set_up(profile, chat, (decoder, ears), blocks)
 
     @classmethod
-    def of(cls, profile: Profile, chat: MiniCpmChat, decoder: Decoder, ears: MiniCpmEars) -> MiniCpmO:
-        """The model of parts that are there already."""
+    def of(cls, profile: Profile, chat: MiniCpmChat, parts: Parts, blocks: int) -> MiniCpmO:
+        """The model of parts that are there already, and so many blocks of the pool."""
         model = cls.__new__(cls)
-        model._set_up(profile, chat, decoder, ears)
+        model._set_up(profile, chat, parts, blocks)
         return model
 
-    def _set_up(self, profile: Profile, chat: MiniCpmChat, decoder: Decoder, ears: MiniCpmEars) -> None:
-        super().__init__(profile, chat, decoder, ears, chat.markers())
+    def _set_up(self, profile: Profile, chat: MiniCpmChat, parts: Parts, blocks: int) -> None:
+        decoder, ears = parts
+        super().__init__(profile, chat, decoder, ears, chat.markers(), blocks)
         self._places, self._units = ears, Units(chat, ears.rows)
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
@@ -289,7 +293,8 @@ def random_minicpm(
     config = decoder_config(sizes.text, Path(profile.model.thinker))
     rope: Any = sizes.text.rope_parameters
     decoder = random_decoder(config, theta=rope["rope_theta"], dtype=dtype, device=device, seed=seed)
-    return MiniCpmO.of(profile, chat, decoder, ears)
+    blocks = pool_blocks(profile, profile.check_fit(len(chat.header)), config, weights=0)  # they are there
+    return MiniCpmO.of(profile, chat, (decoder, ears), blocks)
 
 
 def _drawn(dtype: torch.dtype, device: torch.device, seed: int) -> Take:
@@ -305,11 +310,13 @@ def _drawn(dtype: torch.dtype, device: torch.device, seed: int) -> Take:
     return take
 
 
-def check_memory_for(profile: Profile, sizes: Sizes, weights: int) -> None:
-    """ProfileError when weights (so many numbers), the ears' caches and the pool do not fit the device."""
+def make_room(profile: Profile, chat: MiniCpmChat, sizes: Sizes, weights: int) -> int:
+    """Blocks that the pool gets. ProfileError when they, the weights (so many numbers) and the ears' caches
+    do not fit the device."""
     dtype = dtype_of(profile.model.dtype)
     caches = (profile.admission.max_sessions + 1) * cache_bytes(sizes.audio, dtype) // dtype.itemsize
-    check_room(profile, weights + caches, decoder_config(sizes.text, Path(profile.model.thinker)))
+    config = decoder_config(sizes.text, Path(profile.model.thinker))
+    return pool_blocks(profile, profile.check_fit(len(chat.header)), config, weights + caches)
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
