@@ -106,8 +106,13 @@ class Bench:
             said = sum(isinstance(event, Said) for event in self.model.tick(frames))
             self._wait()
             seconds.append(_clock.now() - begun)
-            assert said == calls * self.profile.beat.tau, f"{said} tokens of {calls} calls"
+            wanted = calls * self.profile.beat.tau if self._speaks(sound) else 0
+            assert said == wanted, f"{said} tokens of {calls} calls, not {wanted}"
         return seconds
+
+    def _speaks(self, sound: NDArray[np.float32]) -> bool:
+        """Whether the model says anything to such frames."""
+        return True
 
     @contextmanager
     def _timed(self) -> Iterator[dict[str, float]]:

@@ -91,7 +91,8 @@ class MiniCpmEars:
                 heard[row].append(embedded)
         nothing = self._encoder.nothing()
         return [
-            torch.cat(parts)[:most] if parts else nothing for parts, most in zip(heard, kept, strict=True)
+            (parts[0] if len(parts) == 1 else torch.cat([nothing, *parts]))[:most]
+            for parts, most in zip(heard, kept, strict=True)
         ]
 
     def _kept(self, call: Hearing, end: bool) -> int:
@@ -107,11 +108,11 @@ class MiniCpmEars:
         """One second of each."""
         device = self._encoder.device
         segments = np.stack([call.audio[:SEGMENT] for call in calls])
-        places_B = torch.tensor([call.place for call in calls], device=device)
+        places = [call.place for call in calls]
         ages = [call.age for call in calls]
         pasts = [self._encoder.next_past(call.past) for call in calls]
-        features_BMT = self._mel(torch.from_numpy(segments).to(device), places_B, ages)
-        embedded = self._encoder(features_BMT, places_B, pasts, ages)
+        features_BMT = self._mel(torch.from_numpy(segments).to(device), places, ages)
+        embedded = self._encoder(features_BMT, places, pasts, ages)
         for call, past in zip(calls, pasts, strict=True):
             call.audio = call.audio[RATE:].copy()
             call.age += 1

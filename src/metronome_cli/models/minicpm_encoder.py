@@ -39,9 +39,13 @@ def most_kept(positions: int) -> int:
 
 def cache_bytes(config: WhisperConfig, dtype: torch.dtype) -> int:
     """Memory of one call's cache."""
-    return (
-        2 * config.encoder_layers * most_kept(config.max_source_positions) * config.d_model * dtype.itemsize
-    )
+    kept = _round_up(most_kept(config.max_source_positions))
+    return 2 * config.encoder_layers * kept * config.d_model * dtype.itemsize
+
+
+def _round_up(positions: int) -> int:
+    """As attention kernels want the rows of a mask."""
+    return -(-positions // 16) * 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +73,19 @@ class _Spots:
 
     rows_B: Tensor  # places of the calls
     at_BT: Tensor  # positions
-    seen_P11N: Tensor  # which kept positions a place's queries see
+    mask_P11N: Tensor  # 0 at the positions that a place's queries see, -inf elsewhere
 
     @classmethod
-    def of(cls, places_B: Tensor, pasts: Sequence[int]) -> _Spots:
-        device = places_B.device
-        past_B = torch.tensor(pasts, device=device)
-        ends_P = torch.ones(int(places_B.max()) + 1, dtype=torch.long, device=device)
+    def of(cls, places: Sequence[int], pasts: Sequence[int], like: Tensor) -> _Spots:
+        """Of calls at `places` with so many positions before; on the device and in the dtype of `like`."""
+        places_B, past_B = (torch.tensor(some, device=like.device) for some in (places, pasts))
+        ends_P = torch.ones(max(places) + 1, dtype=torch.long, device=like.device)
         ends_P[places_B] = past_B + POSITIONS
-        kept_N = torch.arange(max(pasts) + POSITIONS, device=device)
-        return cls(
-            places_B,
-            past_B.unsqueeze(1) + torch.arange(POSITIONS, device=device),
-            (kept_N < ends_P.unsqueeze(1)).view(len(ends_P), 1, 1, len(kept_N)),
-        )
+        kept_N = torch.arange(_round_up(max(pasts) + POSITIONS), device=like.device)
+        mask_PN = torch.zeros((len(ends_P), len(kept_N)), dtype=like.dtype, device=like.device)
+        mask_PN.masked_fill_(kept_N >= ends_P.unsqueeze(1), -torch.inf)
+        at_BT = past_B.unsqueeze(1) + torch.arange(POSITIONS, device=like.device)
+        return cls(places_B, at_BT, mask_PN[:, None, None])
 
 
 class Encoder:
@@ -121,7 +124,7 @@ class Encoder:
     def make_room(self, places: int) -> None:
         """The cache of `places` calls, all at once: nothing is allocated while calls are heard."""
         config = self.config
-        heads, kept = config.encoder_attention_heads, most_kept(config.max_source_positions)
+        heads, kept = config.encoder_attention_heads, _round_up(most_kept(config.max_source_positions))
         shape = (config.encoder_layers, places, kept, heads, config.d_model // heads)
         self._keys_LPNHD = self._positions_NE.new_zeros(shape)
         self._values_LPNHD = self._positions_NE.new_zeros(shape)
@@ -136,14 +139,14 @@ class Encoder:
         return past if past + _SEEN < self.config.max_source_positions else 0
 
     def __call__(
-        self, features_BMT: Tensor, places_B: Tensor, pasts: Sequence[int], ages: Sequence[int]
+        self, features_BMT: Tensor, places: Sequence[int], pasts: Sequence[int], ages: Sequence[int]
     ) -> Tensor:
         """Embeddings [B, POSITIONS / pool, out] of one second of each call.
 
         `pasts`: as `next_past` says. `ages`: seconds of the call that came before.
         """
         x_BTE = self._convolve(features_BMT.to(self.dtype), ages)
-        spots = _Spots.of(places_B, pasts)
+        spots = _Spots.of(places, pasts, x_BTE)
         x_BTE = x_BTE + self._positions_NE[spots.at_BT]
         for layer, keys_PNHD, values_PNHD in zip(
             self._layers, self._keys_LPNHD, self._values_LPNHD, strict=True
@@ -173,14 +176,14 @@ def _attend(qkv_BTE: Tensor, keys_PNHD: Tensor, values_PNHD: Tensor, spots: _Spo
     query_BTHD, key_BTHD, value_BTHD = (x.unflatten(-1, (heads, -1)) for x in qkv_BTE.chunk(3, dim=-1))
     keys_PNHD[spots.rows_B.unsqueeze(1), spots.at_BT] = key_BTHD
     values_PNHD[spots.rows_B.unsqueeze(1), spots.at_BT] = value_BTHD
-    places, kept = spots.seen_P11N.shape[0], spots.seen_P11N.shape[-1]
+    places, kept = spots.mask_P11N.shape[0], spots.mask_P11N.shape[-1]
     query_PTHD = query_BTHD.new_zeros((places, *query_BTHD.shape[1:]))
     query_PTHD[spots.rows_B] = query_BTHD
     found_PHTD = F.scaled_dot_product_attention(
         query_PTHD.transpose(1, 2),
         keys_PNHD[:places, :kept].transpose(1, 2),
         values_PNHD[:places, :kept].transpose(1, 2),
-        attn_mask=spots.seen_P11N.expand(-1, -1, query_PTHD.shape[1], -1),
+        attn_mask=spots.mask_P11N.expand(-1, -1, query_PTHD.shape[1], -1),
     )
     return found_PHTD.transpose(1, 2)[spots.rows_B].flatten(2)
 

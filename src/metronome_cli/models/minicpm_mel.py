@@ -54,12 +54,13 @@ class Mel:
         """A new call's."""
         self._loudest_P2K[place] = _QUIETEST
 
-    def __call__(self, segments_BS: Tensor, places_B: Tensor, ages: Sequence[int]) -> Tensor:
+    def __call__(self, segments_BS: Tensor, places: Sequence[int], ages: Sequence[int]) -> Tensor:
         """Features [B, M, AROUND + FRAMES + AROUND], float32.
 
         `segments_BS`: `SEGMENT` samples of each call, -1..1; the next begin `RATE` later. `ages`: seconds of
         the call that came before. What lies before a call's first second is 0, as a convolution pads it.
         """
+        places_B = torch.tensor(places, device=segments_BS.device)
         level_BTM = self._levels(torch.cat((segments_BS, segments_BS[:, -41:-1].flip(-1)), dim=-1))
         loudest_B = level_BTM[:, AROUND + FRAMES :].amax((1, 2))
         self._keep(level_BTM[:, AROUND : AROUND + FRAMES], self._first_levels(segments_BS), places_B, ages)

@@ -14,7 +14,8 @@ github.com/AlessandroBonomo28/Minicpm-o-booking-desk (commit 568b624, MiniCPMO45
 configuration_minicpmo.py in github.com/OpenBMB/MiniCPM-o-Demo (commit 4f9de39). The checkpoint itself was not
 at hand: nothing here was tried on its weights.
 What the published code does and this does not: pictures, its own voice (text is all that is said), a penalty
-on repeated words, top-k, and forbidding `<|listen|>` before a reply's end.
+on repeated words, top-k, and forbidding `<|listen|>` before a reply's end. Its half-duplex mode also pads
+each second with zeros and empties the encoder's cache at each turn; here audio is one stream in either mode.
 """
 
 from __future__ import annotations
