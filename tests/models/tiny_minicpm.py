@@ -29,6 +29,7 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 from .tiny import TEMPLATE
 
 RATE = 16_000
+THETA = 50_000.0  # of the rotary positions; no default
 POOL = 5
 MARKERS = (
     "<unit>", "</unit>", "<|audio_start|>", "<|audio_end|>", "<|listen|>", "<|speak|>", "<|tts_bos|>",
@@ -61,6 +62,7 @@ class Reference:
         self.text = Qwen3Config(
             vocab_size=vocab, hidden_size=48, intermediate_size=96, num_hidden_layers=2, head_dim=16,
             num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3, tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": THETA},
         )  # fmt: skip
         self.audio._attn_implementation = "eager"
         self.apm = WhisperEncoder(self.audio).eval()
@@ -97,7 +99,7 @@ class Reference:
     def _exact_angles(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin of angles in float64: those in float32 drift away with position."""
         size = self.text.head_dim
-        inverse = 10_000.0 ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
+        inverse = THETA ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
         angles = (position_ids[..., None].double() * inverse).repeat(1, 1, 2)
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
@@ -151,7 +153,7 @@ class Reference:
             "auto_map": {"AutoConfig": "configuration_minicpmo.MiniCPMOConfig"},
             "model_type": "minicpmo",
             "version": "4.5",
-            "rope_theta": 10_000.0,
+            "rope_theta": THETA,
             "audio_pool_step": POOL,
             "audio_chunk_length": 1.0,
             "audio_config": {
