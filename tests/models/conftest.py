@@ -9,8 +9,10 @@ from typing import cast
 
 import pytest
 import torch
+from transformers import MoshiForConditionalGeneration
 from whisper.model import ModelDimensions, Whisper
 
+from .tiny_moshi import save_tiny_moshi
 from .tiny_omni import KINDS, TinyOmni, save_tiny_omni
 
 
@@ -24,6 +26,13 @@ def tiny_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.nn.init.normal_(state["decoder.positional_embedding"])
     torch.save({"dims": asdict(dims), "model_state_dict": state}, folder / "tiny.pt")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_moshi(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MoshiForConditionalGeneration]:
+    """The folder of a tiny random Moshi, and the transformers model that it was saved from."""
+    folder = tmp_path_factory.mktemp("tiny-moshi")
+    return folder, save_tiny_moshi(folder)
 
 
 @pytest.fixture(scope="module")

@@ -67,16 +67,23 @@ def choose(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
 
 
 def _nucleus(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
-    """Inverse-CDF draw, in the order of ids, from the smallest set whose probability reaches top-p."""
     temperature_B1, top_p_B1, uniform_B1 = (
         torch.tensor(column, dtype=torch.float32, device=logits_BV.device).unsqueeze(1)
         for column in zip(
             *((c.sampling.temperature, c.sampling.top_p, c.uniform()) for c in choosers), strict=True
         )
     )
-    shares_BV = (logits_BV / temperature_B1).softmax(-1)
+    return nucleus(logits_BV / temperature_B1, top_p_B1, uniform_B1)
+
+
+def nucleus(logits_BV: Tensor, top_p: Tensor | float, uniform_B1: Tensor) -> Tensor:
+    """Inverse-CDF draw, in the order of ids, from the smallest set whose probability reaches top-p.
+
+    int64 [B]. `uniform_B1`: float32, 0 <= u < 1. Waits for nothing on the host, so that a graph can hold it.
+    """
+    shares_BV = logits_BV.softmax(-1)
     sorted_BV, order_BV = shares_BV.sort(-1, descending=True)
-    is_kept_BV = sorted_BV.cumsum(-1) - sorted_BV < top_p_B1
+    is_kept_BV = sorted_BV.cumsum(-1) - sorted_BV < top_p
     shares_BV = shares_BV * torch.zeros_like(is_kept_BV).scatter(1, order_BV, is_kept_BV)
     reached_BV = shares_BV.cumsum(-1)
     wanted_B1 = uniform_B1 * reached_BV[:, -1:]

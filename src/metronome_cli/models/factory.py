@@ -13,12 +13,13 @@ from ..profile import Profile
 if TYPE_CHECKING:
     from .cascade import Cascade
     from .minicpm_o import MiniCpmO
+    from .moshi import Moshi
     from .null import NullModel
     from .qwen_omni import QwenOmni
     from .text import TextModel
 
 
-def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni | MiniCpmO:
+def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni | MiniCpmO | Moshi:
     """The model of `profile`, loaded and ready to tick.
 
     AssetError when weights are missing; ProfileError when one session does not fit the pool.
@@ -39,6 +40,10 @@ def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni | Mini
         from .minicpm_o import MiniCpmO
 
         return MiniCpmO(profile)
+    if profile.model.kind == "moshi":
+        from .moshi import Moshi
+
+        return Moshi(profile)
     from .cascade import Cascade
 
     return Cascade(profile)

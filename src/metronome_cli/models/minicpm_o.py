@@ -46,7 +46,8 @@ from .minicpm_ears import Hearing, MiniCpmEars
 from .minicpm_encoder import POSITIONS, Encoder, Take, cache_bytes
 from .minicpm_mel import HOP, RATE, WINDOW
 from .omni import Markers, Omni, _Call, check_frame
-from .talk import Piece, pool_blocks
+from .room import pool_blocks
+from .talk import Piece
 
 PARTS = (
     "llm.",
@@ -294,7 +295,7 @@ def random_minicpm(
     config = decoder_config(sizes.text, Path(profile.model.thinker))
     rope: Any = sizes.text.rope_parameters
     decoder = random_decoder(config, theta=rope["rope_theta"], dtype=dtype, device=device, seed=seed)
-    blocks = pool_blocks(profile, profile.check_fit(len(chat.header)), config, weights=0)  # they are there
+    blocks = pool_blocks(profile, profile.check_fit(len(chat.header)), config, taken=0)  # they are there
     return MiniCpmO.of(profile, chat, (decoder, ears), blocks)
 
 
@@ -315,9 +316,11 @@ def make_room(profile: Profile, chat: MiniCpmChat, sizes: Sizes, weights: int) -
     """Blocks that the pool gets. ProfileError when they, the weights (so many numbers) and the ears' caches
     do not fit the device."""
     dtype = dtype_of(profile.model.dtype)
-    caches = (profile.admission.max_sessions + 1) * cache_bytes(sizes.audio, dtype) // dtype.itemsize
+    caches = (profile.admission.max_sessions + 1) * cache_bytes(sizes.audio, dtype)
     config = decoder_config(sizes.text, Path(profile.model.thinker))
-    return pool_blocks(profile, profile.check_fit(len(chat.header)), config, weights + caches)
+    return pool_blocks(
+        profile, profile.check_fit(len(chat.header)), config, weights * dtype.itemsize + caches
+    )
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -38,7 +38,7 @@ from .log_mel import LogMel
 from .omni import Markers, Omni, check_frame
 from .qwen_ears import RATE, QwenEars, Waiting
 from .qwen_tower import Qwen3Tower, Qwen25Tower, Tower, fill, fill_randomly
-from .talk import pool_blocks
+from .room import pool_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class QwenOmni(Omni[Waiting]):
         policy = check_frame(profile, chat, ears, markers)  # before anything large is read
         parts = [prefix + part for part in ("model.", "lm_head.", "audio_tower.")]
         size = decoder_config(config.text_config, folder)
-        blocks = pool_blocks(profile, policy, size, count_weights(folder, parts))
+        blocks = pool_blocks(profile, policy, size, count_weights(folder, parts) * dtype.itemsize)
         checkpoint = Checkpoint(folder, dtype, device, parts)
         fill(tower, Part(checkpoint, prefix + "audio_tower."), device)
         products = products_of(profile.model.products)
@@ -121,7 +121,7 @@ def random_omni(
     fill_randomly(tower, dtype, device, seed)
     plain = random_decoder(decoder_size, theta=1e6, dtype=dtype, device=device, seed=seed)
     decoder = Decoder(plain.config, plain.weights, _rope(plain.config.head_dim, dtype).to(device))
-    blocks = pool_blocks(profile, policy, decoder_size, weights=0)  # they are there already
+    blocks = pool_blocks(profile, policy, decoder_size, taken=0)  # they are there already
     return Omni(profile, chat, decoder, ears, markers, blocks)
 
 

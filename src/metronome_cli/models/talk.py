@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..engine.decoder import Decoder, DecoderConfig
-from ..engine.device import block_bytes, device_of, fit_pool
+from ..engine.decoder import Decoder
 from ..engine.engine import Engine, StepOutput
-from ..engine.kv_pool import FP8, Narrow
 from ..engine.sampling import Sampling
-from ..engine.weights import dtype_of
 from ..frame import KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import Profile, Terms
-from ..window import Policy, blocks_for, reach
+from ..window import Policy
 from .chat import After, Chat, Stream
+from .room import kept_as
 
 Piece = list[int] | Tensor  # token ids, or embeddings [T, E]
 
@@ -289,23 +287,3 @@ class Talks:
         unbegun = talk.speaking and lost > 0 and not self._free
         talk.speaking = talk.speaking and not unbegun
         return Stalled(talk.session, lost, reply=unbegun)
-
-
-def kept_as(profile: Profile, policy: Policy) -> torch.dtype | Narrow | None:
-    """What the pool holds. Sinks apart have room for as many calls as are ever let in on these terms."""
-    if profile.pool.kv == "model":
-        return None
-    each = blocks_for(reach(policy)[1], profile.pool.block_size)
-    return Narrow(each * profile.admission.max_sessions, dtype_of(profile.model.dtype))
-
-
-def pool_blocks(profile: Profile, policy: Policy, config: DecoderConfig, weights: int) -> int:
-    """How many blocks the pool gets, beside so many numbers of weights that are still to be loaded.
-
-    ProfileError when both do not fit the profile's device.
-    """
-    dtype, size, kv = dtype_of(profile.model.dtype), profile.pool.block_size, kept_as(profile, policy)
-    taken, block = weights * dtype.itemsize, block_bytes(config, size, dtype)
-    if isinstance(kv, Narrow):
-        taken, block = taken + kv.pinned * block, block_bytes(config, size, FP8)
-    return fit_pool(profile.pool.blocks, taken, block, device_of(profile.run.device))

@@ -26,7 +26,8 @@ from ..profile import OWN, Profile, Terms
 from ..window import Policy
 from .assets import locate
 from .chat import Chat
-from .talk import Talk, Talks, pool_blocks
+from .room import pool_blocks
+from .talk import Talk, Talks
 
 # Characters that wait until a reply is asked for. Typed ones are refused long before; of a call that is
 # heard for hours and never asks, the oldest words go, which no window would hold either.
@@ -69,7 +70,8 @@ class TextModel:
         self._free = profile.model.mode == "free"
         self._chat = Chat(folder, profile.model.header)
         policy = profile.check_fit(len(self._chat.header))  # before anything large is read
-        blocks = pool_blocks(profile, policy, read_decoder_config(folder), count_weights(folder))
+        weights = count_weights(folder) * dtype_of(profile.model.dtype).itemsize
+        blocks = pool_blocks(profile, policy, read_decoder_config(folder), weights)
         self._talks = Talks(profile, self._chat, _load(folder, profile), blocks=blocks)
         self._engine = self._talks.engine
         self._calls: dict[SessionId, _Call] = {}
