@@ -34,7 +34,7 @@ DEPTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "f
 def tiny_config() -> MoshiConfig:
     return MoshiConfig(
         vocab_size=TEXTS,
-        hidden_size=32,
+        hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
         ffn_dim=96,

@@ -28,6 +28,7 @@ NameOrPath = Annotated[
 _KINDS = {
     "cascade": "Its ears hear speech, its thinker answers.",
     "text": "It answers typed messages; without ears it cannot hear audio.",
+    "moshi": "Moshi: it listens and speaks at once, and thinks aloud in text.",
     "null": "A null model, without weights: it says one fixed sentence, to measure all but a model.",
 }
 # What each field may hold beside an asset's name and a hub id, and how it is known at a glance.
