@@ -117,7 +117,8 @@ def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
 
 def weights_of(profile: Profile) -> dict[str, str]:
     """The fields that name the weights which a profile needs, and what is in them."""
-    fields = {"null": (), "text": ("thinker",), "cascade": ("thinker", "ears")}[profile.model.kind]
+    one = ("thinker",)
+    fields = {"null": (), "text": one, "moshi": one, "cascade": ("thinker", "ears")}[profile.model.kind]
     return {f"model.{field}": getattr(profile.model, field) for field in fields}
 
 
