@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from metronome_cli.clock import Clock, SystemClock
-from metronome_cli.frame import Prefilled, Refused, Said, SessionId, Stalled
+from metronome_cli.frame import Failed, Prefilled, Refused, Said, SessionId, Stalled, TickEngine
 from metronome_cli.models.factory import build
 from metronome_cli.probes.questions import read_questions
 from metronome_cli.profile import Profile
 from metronome_cli.runtime.admission import Admission
-from metronome_cli.runtime.beat import Beat, TickEngine
+from metronome_cli.runtime.beat import Beat
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.sessions import Sessions
 from metronome_cli.runtime.simulator import Call
@@ -95,6 +95,8 @@ class Calls:
     def lost(self, frame: Stalled, utterances: int) -> None: ...
 
     def said(self, word: Said) -> None: ...
+
+    def failed(self, call: Failed) -> None: ...
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None: ...
 

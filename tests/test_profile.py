@@ -69,6 +69,13 @@ def test_the_default_profile_is_a_512_token_window_behind_the_header() -> None:
         ({"beat": {"frame_s": float("inf")}}, "beat.frame_s", "finite"),
         ({"beat": {"frame_s": float("nan")}}, "beat.frame_s", "finite"),
         ({"server": {"port": 65536}}, "server.port", "65535"),
+        ({"model": {"kind": "whisper"}}, "model.kind", "use one of cascade, text, null,"),
+        ({"model": {"kind": "own_model.Toy"}}, "model.kind", '"package.module:Class" of your own'),
+        ({"model": {"kind": ":Toy"}}, "model.kind", '"package.module:Class" of your own'),
+        ({"model": {"rate": 8000}}, "model.rate", "16000 or 24000"),
+        ({"model": {"rate": 24_000}}, "model.rate", "use 16000: that is what cascade hears"),
+        ({"model": {"kind": "moshi"}}, "model.rate", "use 24000: that is what moshi hears"),
+        ({"model": {"output": "video"}}, "model.output", "'text' or 'audio'"),
         ({"model": {"temperature": -0.1}}, "model.temperature", "greater than or equal to 0"),
     ],
 )

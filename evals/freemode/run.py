@@ -18,11 +18,12 @@ import soundfile
 from numpy.typing import NDArray
 
 from metronome_cli.clock import SystemClock
-from metronome_cli.frame import HEARING_RATE, Frame, Prefilled, Said
+from metronome_cli.frame import Frame, Prefilled, Said
 from metronome_cli.models import cascade
 from metronome_cli.models.assets import locate
 from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
+from metronome_cli.speech import RATE
 
 SEGMENT_S = 14  # question, pause and answer
 WARM_UP = 1  # frames before the first question
@@ -45,10 +46,10 @@ def questions() -> list[dict[str, Any]]:
 
 def call_audio(asked: list[dict[str, Any]], draw: random.Random, frame: int) -> Iterator[NDArray[np.float32]]:
     """Frames of a call: each question at a seeded moment of its segment's first second, then silence."""
-    length = SEGMENT_S * HEARING_RATE
+    length = SEGMENT_S * RATE
     audio = np.zeros(WARM_UP * frame + len(asked) * length, np.float32)
     for number, item in enumerate(asked):
-        at = WARM_UP * frame + number * length + draw.randrange(HEARING_RATE)
+        at = WARM_UP * frame + number * length + draw.randrange(RATE)
         audio[at : at + len(item["audio"])] = item["audio"]
     for at in range(0, len(audio), frame):
         yield audio[at : at + frame]
@@ -62,7 +63,7 @@ def is_answered(answer: str, item: dict[str, Any]) -> bool:
 def run(profile: Profile, most_words: int, sessions: int, per_call: int, seed: int) -> dict[str, Any]:
     cascade.MOST_WORDS = most_words
     model = cascade.Cascade(profile)
-    draw, frame = random.Random(seed), round(profile.beat.frame_s * HEARING_RATE)
+    draw, frame = random.Random(seed), round(profile.beat.frame_s * RATE)
     pool = questions()
     asked = {s: draw.sample(pool, per_call) for s in range(1, sessions + 1)}
     calls = {s: call_audio(items, draw, frame) for s, items in asked.items()}

@@ -25,12 +25,12 @@ from metronome_cli.clock import SystemClock
 from metronome_cli.errors import FieldError
 from metronome_cli.fit.forecast import forecast
 from metronome_cli.fit.series import Series
+from metronome_cli.frame import TickEngine
 from metronome_cli.models.factory import build
 from metronome_cli.probes.questions import read_questions
 from metronome_cli.profile import load_profile
 from metronome_cli.report import new_report
 from metronome_cli.runtime.admission import FixedCap
-from metronome_cli.runtime.beat import TickEngine
 
 from ..calls import Calls
 from ..jobs import play_all

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import PydanticCustomError
 
 from .errors import ProfileError
+from .kinds import KINDS, Output, is_own, kind_of
 from .window import Policy, Positions, Recycle, Unbounded, Window, most_blocks
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
@@ -41,7 +42,7 @@ class _Section(_Checked):
 class ModelSection(_Section):
     """What hears, what thinks, and how it talks. Names are assets, local folders or hub ids."""
 
-    kind: Literal["cascade", "text", "null", "qwen2.5-omni", "qwen3-omni", "minicpm-o", "moshi"] = "cascade"
+    kind: str = "cascade"  # of kinds.py, or "package.module:Class" of one's own
     thinker: str = "smollm2-135m-instruct"
     ears: str = "whisper-tiny.en"
     header: str = "You are a helpful AI assistant. Answer in one short sentence."
@@ -53,6 +54,20 @@ class ModelSection(_Section):
     max_reply: Count = 200  # turn mode: tokens after which a reply is ended
     heard_tokens: Annotated[int, Field(ge=4, le=200)] = 40  # ears: most text tokens per buffer and frame
     rate: Literal[16_000, 24_000] = 16_000  # samples per second of the audio that it hears
+    output: Output | None = None  # audio: it speaks; None: as its kind does
+
+    @field_validator("kind")
+    @classmethod
+    def _known_kind(cls, kind: str) -> str:
+        if kind not in KINDS and not is_own(kind):
+            cure = f'use one of {", ".join(KINDS)}, or "package.module:Class" of your own'
+            raise PydanticCustomError("kind", "{cure}", {"cure": cure})
+        return kind
+
+    @property
+    def speaks(self) -> bool:
+        """Whether its replies are sound, with their text as a transcript."""
+        return (self.output or kind_of(self.kind).output) == "audio"
 
 
 class BeatSection(_Section):
@@ -265,8 +280,15 @@ def parse_profile(name: str, data: dict[str, Any]) -> Profile:
         profile = Profile.model_validate({"name": name, **data})
     except ValidationError as error:
         raise _first_problem(error) from None
+    _check_rate(profile.model)
     profile.check_fit(0)  # the header's length comes with the model; it can only ask for more
     return profile
+
+
+def _check_rate(model: ModelSection) -> None:
+    rate = kind_of(model.kind).rate
+    if rate not in (None, model.rate):
+        raise ProfileError("model.rate", model.rate, f"use {rate}: that is what {model.kind} hears")
 
 
 def profile_names() -> list[str]:

@@ -55,6 +55,12 @@ def read_clips(folder: Path) -> list[Clip]:
     return [Clip(path.name, _read_audio(path), script.get(path.name)) for path in files]
 
 
+def at_rate(samples: NDArray[np.float32], rate: int, of: int = RATE) -> NDArray[np.float32]:
+    """Mono `samples` at the rate `of`, brought to `rate` as a whole."""
+    resampled: NDArray[np.float32] = samples if rate == of else soxr.resample(samples, of, rate)
+    return resampled
+
+
 def decode_clip(name: str, file: bytes, text: str | None = None) -> Clip:
     """The clip in the bytes of an audio file, at any rate and channel count."""
     return Clip(name, _read_audio(Path(name), io.BytesIO(file)), text)
@@ -168,8 +174,7 @@ def _read_audio(path: Path, contents: BinaryIO | None = None) -> NDArray[np.floa
     except (OSError, RuntimeError) as error:
         raise FieldError(str(path), path.name, f"not readable as audio ({error})") from None
     mono: NDArray[np.float32] = samples.mean(axis=1)
-    if rate != RATE and len(mono):
-        mono = soxr.resample(mono, rate, RATE)
+    mono = at_rate(mono, RATE, rate) if len(mono) else mono
     if len(mono) < PACKET_SAMPLES:
         raise FieldError(
             str(path), len(mono), f"use a recording of at least {PACKET_SAMPLES} samples at 16 kHz"

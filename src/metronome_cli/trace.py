@@ -45,6 +45,7 @@ class TickRecord(msgspec.Struct, kw_only=True, tag_field="record", tag="tick"):
     kv_reserved: int = 0  # blocks promised to windowed sessions, held or not
     kv_total: int = 0
     cap: int = 0  # most calls at a time, from here on
+    failed: int = 0  # sessions that ended in it by something of their own; not among those served
     cap_reason: str = ""  # what binds it, the reason of a refusal; "": not recorded
     arm: str = ""  # which of several runs in one folder
 
@@ -69,6 +70,7 @@ class FrameRecord(msgspec.Struct, kw_only=True, tag_field="record", tag="frame")
     speaking: bool = True  # whether the session was to speak in this frame
     heard: str = ""
     said: str = ""
+    failed: str = ""  # why the session ended in this frame, if so
     lag: float = 0.0  # load only: how late the caller itself sent the frame's last sample
     arm: str = ""
 

@@ -222,7 +222,7 @@ def test_the_beat_is_shown_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     assert code == 0
     assert screen.cursor_shown
     loading, ready = screen.left
-    assert loading == "metronome: loading no model ..."
+    assert loading == "metronome: loading null ..."
     assert address in ready
     assert re.search(r"calls refused\W+1 max_sessions", out)
     assert re.search(r"beats kept / skipped", out)

@@ -11,14 +11,15 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from metronome_cli.frame import HEARING_RATE, Frame, Prefilled, Said
+from metronome_cli.frame import Frame, Prefilled, Said
 from metronome_cli.models import cascade
 from metronome_cli.models.assets import locate
 from metronome_cli.models.cascade import MOST_WORDS, Cascade, _Ear, _finished
 from metronome_cli.models.ears import Heard, Listening
 from metronome_cli.profile import Profile, load_profile, parse_profile
+from metronome_cli.speech import RATE
 
-FRAME = 2 * HEARING_RATE
+FRAME = 2 * RATE
 SILENCE = np.zeros(0, np.float32)
 
 
@@ -51,7 +52,7 @@ def question(name: str) -> NDArray[np.float32]:
 
 def frames(*parts: NDArray[np.float32] | float) -> Iterator[NDArray[np.float32]]:
     """A call's audio in frames of 2 s; numbers are seconds of silence."""
-    pieces = [np.zeros(round(p * HEARING_RATE), np.float32) if isinstance(p, float) else p for p in parts]
+    pieces = [np.zeros(round(p * RATE), np.float32) if isinstance(p, float) else p for p in parts]
     audio = np.concatenate(pieces)
     for at in range(0, len(audio), FRAME):
         yield audio[at : at + FRAME]
@@ -91,8 +92,8 @@ def test_two_calls_hear_their_own_question_and_speak_in_every_frame(tiny_chat: P
     ticks = play(
         profile,
         {
-            1: frames(0.5, france, 10.0 - len(france) / HEARING_RATE),
-            2: frames(3.0, week, 7.5 - len(week) / HEARING_RATE),
+            1: frames(0.5, france, 10.0 - len(france) / RATE),
+            2: frames(3.0, week, 7.5 - len(week) / RATE),
         },
     )
     heard = {s: " ".join(tick[s]["heard"] for tick in ticks).lower() for s in (1, 2)}
@@ -127,7 +128,7 @@ class Hearing:
         self.forgotten += 1
 
     def hear(self, calls: Any, audios: list[NDArray[np.float32]], commits: list[bool]) -> list[Heard]:
-        texts = [" ".join(["word"] * (len(audio) // HEARING_RATE)) for audio in audios]
+        texts = [" ".join(["word"] * (len(audio) // RATE)) for audio in audios]
         return [Heard(text, commit and text != "") for text, commit in zip(texts, commits, strict=True)]
 
 
@@ -158,7 +159,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Cascade:
 
 def hear(listener: Cascade, seconds: int, **fields: Any) -> tuple[tuple[str, ...], int]:
     """What the thinker is told in a tick, and how many utterances ended in it."""
-    frame = Frame(1, np.zeros(seconds * HEARING_RATE, np.float32), duplex=False, **fields)
+    frame = Frame(1, np.zeros(seconds * RATE, np.float32), duplex=False, **fields)
     (event,) = listener.tick([frame])
     assert isinstance(event, Prefilled)
     return listener._text.told[-1].texts, event.over  # type: ignore[attr-defined]

@@ -9,12 +9,12 @@ import pytest
 
 from metronome_cli.clock import VirtualClock
 from metronome_cli.errors import ProfileError
-from metronome_cli.frame import HEARING_RATE
 from metronome_cli.models.null import REPLY, NullModel
 from metronome_cli.probes import free_running, turn_based
 from metronome_cli.probes.asked import Asked
 from metronome_cli.probes.sessions import Brings, Stage, in_frames
 from metronome_cli.profile import parse_profile
+from metronome_cli.speech import RATE
 
 FRAME_S = 2.0
 WHOLE = "".join(REPLY)
@@ -36,7 +36,7 @@ def stage(mode: str, **sections: Any) -> Stage:
 
 
 def asked(*texts: str, audio: bool = False) -> list[Asked]:
-    sound = np.full(3 * HEARING_RATE, 0.1, np.float32) if audio else None
+    sound = np.full(3 * RATE, 0.1, np.float32) if audio else None
     return [Asked(text, text, ("beat",), sound) for text in texts]
 
 
@@ -85,6 +85,6 @@ def test_time_is_virtual_and_no_frame_is_late() -> None:
 
 
 def test_audio_is_cut_into_whole_frames_and_filled_up_with_silence() -> None:
-    frames = in_frames(np.ones(5 * HEARING_RATE, np.float32), FRAME_S)
-    assert [len(frame) for frame in frames] == [2 * HEARING_RATE] * 3
-    assert sum(float(frame.sum()) for frame in frames) == 5 * HEARING_RATE
+    frames = in_frames(np.ones(5 * RATE, np.float32), FRAME_S, RATE)
+    assert [len(frame) for frame in frames] == [2 * RATE] * 3
+    assert sum(float(frame.sum()) for frame in frames) == 5 * RATE

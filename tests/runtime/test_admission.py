@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from metronome_cli.clock import VirtualClock
 from metronome_cli.errors import ProfileError
-from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
+from metronome_cli.frame import (
+    Failed,
+    Frame,
+    KvUsage,
+    Prefilled,
+    Refused,
+    Said,
+    SessionId,
+    Stalled,
+    TickEvent,
+)
 from metronome_cli.models.null import NullModel
 from metronome_cli.profile import Profile, parse_profile
 from metronome_cli.runtime.admission import Admission, Cap, FixedCap, Measured, Target
@@ -78,6 +88,9 @@ class Stage:
         pass
 
     def said(self, word: Said) -> None:
+        pass
+
+    def failed(self, call: Failed) -> None:
         pass
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:

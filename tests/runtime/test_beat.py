@@ -13,14 +13,26 @@ from hypothesis import strategies as st
 from metronome_cli import trace
 from metronome_cli.clock import VirtualClock
 from metronome_cli.errors import InputError, MetronomeError, ProfileError
-from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
+from metronome_cli.frame import (
+    Failed,
+    Frame,
+    KvUsage,
+    Prefilled,
+    Refused,
+    Said,
+    SessionId,
+    Stalled,
+    TickEngine,
+    TickEvent,
+)
 from metronome_cli.models.null import NullModel
 from metronome_cli.profile import OWN, Terms, parse_profile
 from metronome_cli.runtime.admission import FixedCap
-from metronome_cli.runtime.beat import Beat, TickEngine
+from metronome_cli.runtime.beat import Beat
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.sessions import Session, Sessions
 from metronome_cli.runtime.ticker import Tick
+from metronome_cli.speech import RATE
 from metronome_cli.window import Policy, Unbounded
 
 WORK_S = 0.1  # that every event of the scripted model takes
@@ -65,12 +77,15 @@ class Script:
 class Stage:
     """A beat, and what its listener heard. `meanwhile` happens after that many events of a tick."""
 
-    def __init__(self, engine: TickEngine, clock: VirtualClock, folder: Path | None = None) -> None:
-        self.calls = Sessions(engine, FixedCap(100), max_pending_s=60.0, seed=0)
+    def __init__(
+        self, engine: TickEngine, clock: VirtualClock, folder: Path | None = None, rate: int = RATE
+    ) -> None:
+        self.calls = Sessions(engine, FixedCap(100), max_pending_s=60.0, seed=0, rate=rate)
         self.clock = clock
         self.words: list[Said] = []
         self.taken: list[Prefilled] = []
         self.gone: list[tuple[Stalled, int]] = []
+        self.failures: list[Failed] = []
         self.frames: list[trace.FrameRecord] = []
         self.meanwhile: dict[int, Callable[[], object]] = {}
         self._breaths = 0
@@ -84,6 +99,9 @@ class Stage:
 
     def said(self, word: Said) -> None:
         self.words.append(word)
+
+    def failed(self, call: Failed) -> None:
+        self.failures.append(call)
 
     def frame_done(self, frame: trace.FrameRecord, tick: trace.TickRecord) -> None:
         self.frames.append(frame)
@@ -254,6 +272,46 @@ def test_a_reply_asked_for_after_a_cancel_is_told(stage: Stage, script: Script) 
     stage.run()
     assert script.heard[0].reply == 3
     assert [word.text for word in stage.words] == ["new"]
+
+
+def test_a_call_that_fails_ends_alone_and_its_last_frame_says_why(
+    script: Script, clock: VirtualClock, tmp_path: Path
+) -> None:
+    stage = Stage(script, clock, tmp_path)
+    fails, goes_on = stage.open().id, stage.open().id
+    failure = Failed(fails, "its audio became NaN")
+    script.events = [
+        Prefilled(goes_on, 1),
+        failure,
+        Said(fails, "late"),
+        Failed(fails, "again"),
+        Said(goes_on, "a"),
+    ]
+    tick = stage.run()
+    assert stage.failures == [failure]
+    assert script.open_ones == {goes_on}
+    assert stage.words == [Said(goes_on, "a")]
+    assert [frame.session for frame in stage.frames] == [goes_on]
+    assert (tick.sessions, tick.failed, tick.kv_leased, tick.tokens_out) == (1, 1, 3, 1)
+    kept = {one.session: one for one in trace.read_records(tmp_path / "frames.jsonl", trace.FrameRecord)}
+    assert (kept[fails].failed, kept[fails].said, kept[goes_on].failed) == (failure.why, "", "")
+    script.events = []
+    assert stage.run(index=1).failed == 0
+
+
+def test_a_call_that_is_gone_already_cannot_fail(stage: Stage, script: Script) -> None:
+    gone = stage.open()
+    script.events = [Prefilled(gone.id, 1), Failed(gone.id, "late")]
+    stage.meanwhile = {1: lambda: stage.calls.close(gone.id)}
+    assert (stage.run().failed, stage.failures) == (0, [])
+
+
+def test_audio_is_counted_at_the_rate_of_the_model(script: Script, clock: VirtualClock) -> None:
+    stage = Stage(script, clock, rate=24_000)
+    session = stage.open()
+    session.hear(np.zeros(36_000, np.float32), 9.0)
+    stage.run()
+    assert stage.frames[0].audio_end_ms == 1500.0
 
 
 def test_a_lost_block_stops_the_beat(stage: Stage, script: Script) -> None:

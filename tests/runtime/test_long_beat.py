@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metronome_cli.clock import VirtualClock
-from metronome_cli.frame import HEARING_RATE, Frame, Prefilled, Said, Stalled, TickEvent
+from metronome_cli.frame import Failed, Frame, Prefilled, Said, Stalled, TickEvent
 from metronome_cli.models.null import NullModel
 from metronome_cli.profile import parse_profile
 from metronome_cli.runtime.admission import FixedCap
@@ -18,11 +18,12 @@ from metronome_cli.runtime.beat import Beat
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.sessions import Session, Sessions
 from metronome_cli.runtime.ticker import Ticker
+from metronome_cli.speech import RATE
 from metronome_cli.trace import FrameRecord, TickRecord
 
 PERIOD_S, START_S, HOUR_S = 0.08, 12.5, 3600.0
 CALLS, TAU = 2, 1
-PACKET = np.zeros(round(PERIOD_S * HEARING_RATE), np.float32)
+PACKET = np.zeros(round(PERIOD_S * RATE), np.float32)
 
 
 class Busy(NullModel):
@@ -61,6 +62,9 @@ class Quiet:
 
     def said(self, word: Said) -> None:
         pass
+
+    def failed(self, call: Failed) -> None:
+        raise AssertionError(call.why)
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
         self.frames.append(frame)

@@ -6,21 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from metronome_cli.frame import HEARING_RATE, Frame
-from metronome_cli.runtime.mute import HOP, PAUSE_S, Unanswered
+from metronome_cli.frame import Frame
+from metronome_cli.runtime.mute import HOP_S, PAUSE_S, Unanswered
+from metronome_cli.speech import RATE
 
 MUTE_S = 30.0
 
 
 def tone(seconds: float, dbfs: float = -20.0) -> NDArray[np.float32]:
     """A hum of that loudness: its root mean square, over whole hops."""
-    times = np.arange(round(seconds * HEARING_RATE)) / HEARING_RATE
+    times = np.arange(round(seconds * RATE)) / RATE
     hum: NDArray[np.float64] = np.sqrt(2) * 10 ** (dbfs / 20) * np.sin(2 * np.pi * 200 * times)
     return hum.astype(np.float32)
 
 
 def hush(seconds: float) -> NDArray[np.float32]:
-    return np.zeros(round(seconds * HEARING_RATE), np.float32)
+    return np.zeros(round(seconds * RATE), np.float32)
 
 
 class Caller:
@@ -41,7 +42,7 @@ class Caller:
     ) -> bool:
         """Bring a frame to a tick; whether the call is mute after it."""
         self.unanswered.hear(Frame(1, audio, duplex=self.duplex, reply=reply, clear=clear))
-        self.now += len(audio) / HEARING_RATE
+        self.now += len(audio) / RATE
         speaks = self.free or bool(said) if speaking is None else speaking
         self.unanswered.answered(speaks, said, self.now)
         return self.unanswered.is_mute(MUTE_S, self.free, self.now)
@@ -135,7 +136,7 @@ def test_what_a_caller_took_back_is_not_owed() -> None:
     assert not caller.frames(60, sound=False)
 
 
-@given(st.lists(st.integers(0, 4 * HOP), max_size=30), st.booleans())
+@given(st.lists(st.integers(0, 4 * round(RATE * HOP_S)), max_size=30), st.booleans())
 def test_how_audio_is_cut_into_frames_does_not_matter(sizes: list[int], duplex: bool) -> None:
     audio = np.concatenate((tone(0.3), hush(0.1), tone(0.2), hush(0.05), tone(0.1)))
     whole, cut = Unanswered(), Unanswered()

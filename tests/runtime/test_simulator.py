@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from metronome_cli.clock import VirtualClock
 from metronome_cli.errors import ProfileError
-from metronome_cli.frame import HEARING_RATE, Frame, Prefilled, Refused, Said, Stalled, TickEvent
+from metronome_cli.frame import Failed, Frame, Prefilled, Refused, Said, Stalled, TickEvent
 from metronome_cli.models.null import HEARD_PER_S, NullModel
 from metronome_cli.profile import Profile, parse_profile
 from metronome_cli.runtime.admission.choice import chosen
@@ -26,6 +26,7 @@ from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.sessions import Sessions
 from metronome_cli.runtime.simulator import Call, Fleet, Simulated
 from metronome_cli.runtime.ticker import Ticker
+from metronome_cli.speech import RATE
 from metronome_cli.trace import FrameRecord, TickRecord, read_records
 
 FRAME_S = 0.5  # three tokens in two frames
@@ -96,7 +97,7 @@ class Server:
             self._come_and_go(max(self.clock.now(), self._ticker.next_due))
             self.clock.wait_until(self._ticker.next_due)
             for session in self._sessions:
-                session.hear(np.zeros(int(FRAME_S * HEARING_RATE), np.float32), self.clock.now())
+                session.hear(np.zeros(int(FRAME_S * RATE), np.float32), self.clock.now())
             tick = self._ticker.take(self.clock.now())
             assert tick is not None
             self._beat.run(tick)
@@ -127,6 +128,8 @@ class Server:
     def lost(self, frame: Stalled, utterances: int) -> None: ...
 
     def said(self, word: Said) -> None: ...
+
+    def failed(self, call: Failed) -> None: ...
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None: ...
 

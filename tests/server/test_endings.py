@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import InvalidStatus
 
+import metronome_cli
 from metronome_cli import trace, wire
 
 from .running import WHOLE, Server, answered, ask, call, text_of
 
+SOURCE = Path(metronome_cli.__file__).parents[1]
 Start = Callable[..., Server]
 
 # ---- How fast a caller may be ----
@@ -32,6 +34,51 @@ def test_who_says_too_much_at_once_is_read_more_slowly_and_loses_nothing(start: 
             assert [item.content[0].text for item in added] == [f"{number}" for number in range(150)]
 
     asyncio.run(scene())
+
+
+# ---- A call that cannot go on ----
+
+BREAKS = """
+from metronome_cli.frame import Failed, Prefilled
+from metronome_cli.models.null import NullModel
+
+class Breaks(NullModel):
+    def tick(self, frames):
+        for event in super().tick(frames):
+            yield event
+            texts = [text for frame in frames if frame.session == event.session for text in frame.texts]
+            if isinstance(event, Prefilled) and "break" in texts:
+                yield Failed(event.session, "its ears gave NaN")
+"""
+
+
+def test_a_call_that_the_model_cannot_go_on_with_ends_alone(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    server = start(kind="breaks:Breaks", mode="turn", env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}"})
+
+    async def scene() -> None:
+        async with call(server) as other, call(server) as caller:
+            await caller.ticking()
+            await other.ticking()
+            await ask(caller, "break")
+            error = await caller.error()
+            assert (error.code, error.type, error.message) == (
+                "session_failed",
+                "server_error",
+                "its ears gave NaN",
+            )
+            assert await caller.hung_up() == wire.CLOSE_ENGINE_DEAD
+            await ask(other)
+            assert text_of(await answered(other)) == WHOLE
+            tick = await other.until(wire.TickEvent)
+            assert tick.kv_leased == tick.kv_blocks  # the other's blocks went back
+
+    asyncio.run(scene())
+    code, said = server.stop()
+    assert code == 0
+    assert "is closed: its ears gave NaN" in said
+    frames = trace.read_records(server.folder / "frames.jsonl", trace.FrameRecord)
+    assert [frame.failed for frame in frames if frame.failed] == ["its ears gave NaN"]
 
 
 # ---- The end of the server, or of its engine ----

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from metronome_cli.errors import InputError
-from metronome_cli.frame import HEARING_RATE
 from metronome_cli.models.assets import locate
 from metronome_cli.server.turns import CHUNK, LONGEST_MS, Started, Stopped, TurnDetector, TurnSettings
-from metronome_cli.speech import Clip, read_clips
+from metronome_cli.speech import RATE, Clip, read_clips
 
 Audio = NDArray[np.float32]
 QUESTIONS = read_clips(locate("questions"))
@@ -26,12 +25,12 @@ CHUNK_MS = 32
 
 
 def silence(seconds: float) -> Audio:
-    return np.zeros(round(seconds * HEARING_RATE), np.float32)
+    return np.zeros(round(seconds * RATE), np.float32)
 
 
 def noise(seconds: float, level_db: float) -> Audio:
     random = np.random.default_rng(0)
-    return (random.normal(size=round(seconds * HEARING_RATE)) * 10 ** (level_db / 20)).astype(np.float32)
+    return (random.normal(size=round(seconds * RATE)) * 10 ** (level_db / 20)).astype(np.float32)
 
 
 def spoken(clips: Sequence[Clip], gap_s: float = 1.5) -> tuple[Audio, list[tuple[float, float]]]:
@@ -60,7 +59,7 @@ WHOLE = TurnDetector().take(SHORT)
 def test_every_question_is_one_turn_and_its_place_is_right(noise_db: int | None) -> None:
     audio, places = spoken(QUESTIONS[:8])
     if noise_db is not None:
-        audio = audio + noise(len(audio) / HEARING_RATE, noise_db)
+        audio = audio + noise(len(audio) / RATE, noise_db)
     events = TurnDetector().take(audio)
     assert [type(event) for event in events] == [Started, Stopped] * len(places)
     # The recordings begin and end with up to 0.3 s of breath; padding and silence are those of the defaults.
@@ -100,8 +99,8 @@ def test_nothing_is_found_in_no_audio_and_in_less_than_a_chunk() -> None:
     "audio",
     [
         noise(5, -20),
-        (0.3 * np.sin(np.arange(5 * HEARING_RATE) * 2 * np.pi * 440 / HEARING_RATE)).astype(np.float32),
-        (0.9 * (np.arange(5 * HEARING_RATE) % 8000 == 0)).astype(np.float32),
+        (0.3 * np.sin(np.arange(5 * RATE) * 2 * np.pi * 440 / RATE)).astype(np.float32),
+        (0.9 * (np.arange(5 * RATE) % 8000 == 0)).astype(np.float32),
     ],
     ids=["noise", "tone", "clicks"],
 )

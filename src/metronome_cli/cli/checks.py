@@ -264,15 +264,16 @@ def _tick(profile: Profile, clock: Clock) -> tuple[int, float]:
     """(calls, seconds) of the second tick in which as many calls as there is room for all speak."""
     import numpy as np
 
-    from ..frame import HEARING_RATE, Frame
+    from ..frame import Frame
     from ..models.assets import locate
     from ..models.factory import build
     from ..profile import Terms
-    from ..speech import read_clips
+    from ..speech import at_rate, read_clips
 
     engine = build(profile)
-    said = np.concatenate([clip.samples for clip in read_clips(locate("questions"))])
-    length = round(profile.beat.frame_s * HEARING_RATE)
+    rate = profile.model.rate
+    said = at_rate(np.concatenate([clip.samples for clip in read_clips(locate("questions"))]), rate)
+    length = round(profile.beat.frame_s * rate)
     calls = [call for call in range(profile.admission.max_sessions) if engine.open(call, 0, Terms()) is None]
     seconds = 0.0
     for number in range(2):  # the first one warms up

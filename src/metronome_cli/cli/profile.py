@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ProfileError
+from ..kinds import kind_of
 
 if TYPE_CHECKING:
     from ..profile import Profile
@@ -25,12 +26,6 @@ NameOrPath = Annotated[
     str, typer.Argument(metavar="NAME", help="A built-in profile, or a path ending in .toml.")
 ]
 
-_KINDS = {
-    "cascade": "Its ears hear speech, its thinker answers.",
-    "text": "It answers typed messages; without ears it cannot hear audio.",
-    "moshi": "Moshi: it listens and speaks at once, and thinks aloud in text.",
-    "null": "A null model, without weights: it says one fixed sentence, to measure all but a model.",
-}
 # What each field may hold beside an asset's name and a hub id, and how it is known at a glance.
 _CHECKPOINTS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "model.thinker": (
@@ -78,7 +73,7 @@ def show(name: NameOrPath, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(profile.model_dump() | {"session_blocks": profile.session_blocks(0)}))
         return
     _print_table(("field", "value"), list(_values(profile.model_dump())))
-    typer.echo(f"{_KINDS[profile.model.kind]} {_room(profile)}")
+    typer.echo(f"{kind_of(profile.model.kind).about} {_room(profile)}")
 
 
 @app.command()
@@ -96,7 +91,7 @@ def check(name: NameOrPath) -> None:
 
     profile = load_profile(name)
     missing = list(_missing(profile))
-    typer.echo(f"{profile.name}: in order. {_KINDS[profile.model.kind]} {_room(profile)}")
+    typer.echo(f"{profile.name}: in order. {kind_of(profile.model.kind).about} {_room(profile)}")
     for said in missing:
         typer.echo(f"note: {said}", err=True)
     if problem := pool_problem(profile):
@@ -117,8 +112,7 @@ def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
 
 def weights_of(profile: Profile) -> dict[str, str]:
     """The fields that name the weights which a profile needs, and what is in them."""
-    one = ("thinker",)
-    fields = {"null": (), "text": one, "moshi": one, "cascade": ("thinker", "ears")}[profile.model.kind]
+    fields = kind_of(profile.model.kind).weights
     return {f"model.{field}": getattr(profile.model, field) for field in fields}
 
 

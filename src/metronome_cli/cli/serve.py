@@ -150,9 +150,9 @@ def _kept(report: Report, folder: Path, unrecorded: str) -> MetronomeError | Non
 
 def _model(profile: Profile) -> str:
     """What is loaded, by name."""
-    model = profile.model
-    names = {"cascade": f"{model.ears} and {model.thinker}", "text": model.thinker, "null": "no model"}
-    return names[model.kind]
+    from .profile import weights_of
+
+    return " and ".join(weights_of(profile).values()) or profile.model.kind
 
 
 def _announce(profile: Profile, url: str, folder: Path | None, as_json: bool) -> None:

@@ -1,49 +1,42 @@
 """From a profile to the model it names.
 
-Knows:   the kinds of models, and that each is imported only when asked for.
+Knows:   that each kind of model is imported only when asked for, and what a model must be able to do.
 Ignores: what they need; a model says itself what is missing or does not fit.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
 
+from ..errors import ProfileError
+from ..frame import TickEngine
+from ..kinds import is_own, kind_of
 from ..profile import Profile
 
-if TYPE_CHECKING:
-    from .cascade import Cascade
-    from .minicpm_o import MiniCpmO
-    from .moshi import Moshi
-    from .null import NullModel
-    from .qwen_omni import QwenOmni
-    from .text import TextModel
+_METHODS = ("open", "tick", "cancel", "close", "blocks", "policy", "usage")  # of a TickEngine
 
 
-def build(profile: Profile) -> NullModel | TextModel | Cascade | QwenOmni | MiniCpmO | Moshi:
+def build(profile: Profile) -> TickEngine:
     """The model of `profile`, loaded and ready to tick.
 
-    AssetError when weights are missing; ProfileError when one session does not fit the pool.
+    AssetError when weights are missing; ProfileError when one session does not fit the pool, or when a model
+    of one's own cannot be imported or is no TickEngine.
     """
-    if profile.model.kind == "null":
-        from .null import NullModel
+    return find(profile.model.kind)(profile)
 
-        return NullModel(profile)
-    if profile.model.kind == "text":
-        from .text import TextModel
 
-        return TextModel(profile)
-    if profile.model.kind in ("qwen2.5-omni", "qwen3-omni"):
-        from .qwen_omni import QwenOmni
-
-        return QwenOmni(profile)
-    if profile.model.kind == "minicpm-o":
-        from .minicpm_o import MiniCpmO
-
-        return MiniCpmO(profile)
-    if profile.model.kind == "moshi":
-        from .moshi import Moshi
-
-        return Moshi(profile)
-    from .cascade import Cascade
-
-    return Cascade(profile)
+def find(kind: str) -> type[TickEngine]:
+    """The class of a kind, imported and not built. ProfileError as in `build`."""
+    module, _, name = kind_of(kind).place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        if not is_own(kind):
+            raise
+        cure = f"it cannot be imported ({error}); put the folder that holds {module} into PYTHONPATH"
+        raise ProfileError("model.kind", kind, cure) from None
+    if missing := [method for method in _METHODS if not callable(getattr(found, method, None))]:
+        cure = f"a model is a class with {', '.join(_METHODS)} (metronome_cli.frame.TickEngine); "
+        raise ProfileError("model.kind", kind, cure + f"this one lacks {', '.join(missing)}")
+    engine: type[TickEngine] = found
+    return engine

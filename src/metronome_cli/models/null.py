@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..engine.blocks import BlockPool, Lane
-from ..frame import HEARING_RATE, Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
+from ..frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import OWN, Profile, Terms
 from ..window import Policy, Recycle
 
@@ -40,6 +40,7 @@ class NullModel:
         self._policy = profile.check_fit(self._header)
         self._free = profile.model.mode == "free"
         self._tau = profile.beat.tau
+        self._rate = profile.model.rate
         self._most = profile.beat.prefill_tokens
         self._pool = BlockPool(profile.pool.count, profile.pool.block_size)
         self._calls: dict[SessionId, _Call] = {}
@@ -92,9 +93,9 @@ class NullModel:
         return KvUsage(pool.leased, pool.reserved, pool.total, pool.room(self._policy, self._most))
 
     def _hear(self, frame: Frame, call: _Call) -> Prefilled | Stalled:
-        before = call.samples * HEARD_PER_S // HEARING_RATE
+        before = call.samples * HEARD_PER_S // self._rate
         call.samples += len(frame.audio)
-        call.waiting += call.samples * HEARD_PER_S // HEARING_RATE - before
+        call.waiting += call.samples * HEARD_PER_S // self._rate - before
         call.waiting += sum(len(text.split()) for text in frame.texts)
         self._ask(frame, call)
         tokens = min(call.waiting, self._most)

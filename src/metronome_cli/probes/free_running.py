@@ -48,7 +48,7 @@ def _segment(
     stage: Stage, now: dict[SessionId, Asked], frame_s: float, frames: int
 ) -> dict[SessionId, list[Told]]:
     """Ask each call its question and listen for `frames` frames."""
-    speech = {number: utterance(asked, frame_s, reply=False) for number, asked in now.items()}
+    speech = {number: utterance(asked, frame_s, stage.rate, reply=False) for number, asked in now.items()}
     heard: dict[SessionId, list[Told]] = {number: [] for number in now}
     for frame in range(frames):
         brought = {number: parts[frame] for number, parts in speech.items() if frame < len(parts)}

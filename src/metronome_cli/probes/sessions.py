@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..clock import Clock, VirtualClock
-from ..errors import ProfileError
-from ..frame import HEARING_RATE, Prefilled, Refused, Said, SessionId, Stalled
+from ..errors import MetronomeError, ProfileError
+from ..frame import Failed, Prefilled, Refused, Said, SessionId, Stalled, TickEngine
 from ..profile import OWN, Profile, Terms
 from ..runtime.admission import FixedCap
-from ..runtime.beat import Beat, TickEngine
+from ..runtime.beat import Beat
 from ..runtime.recorder import Recorder
 from ..runtime.sessions import Session, Sessions
 from ..runtime.ticker import Tick
+from ..speech import at_rate
 from ..trace import FrameRecord, TickRecord
 from .asked import Asked
 
@@ -31,7 +32,7 @@ _SILENCE = np.zeros(0, np.float32)
 class Brings:
     """What one call brings to one frame; nothing, by default."""
 
-    audio: NDArray[np.float32] = field(default_factory=lambda: _SILENCE)  # mono, HEARING_RATE
+    audio: NDArray[np.float32] = field(default_factory=lambda: _SILENCE)  # mono, model.rate of the profile
     text: str = ""
     commit: bool = False  # the utterance is over
     reply: bool = False  # a reply is wanted; without it only a free-running model speaks
@@ -57,10 +58,11 @@ class Stage:
         self.blocks_most: dict[SessionId, int] = {}  # that each call held after a tick
         self._terms = iter(terms)
         self._real = clock
+        self.rate = profile.model.rate  # of what a call hears
         self._frame_s = profile.beat.frame_s
         self._virtual = VirtualClock()
         pending_s = 2 * profile.beat.frame_s
-        self._sessions = Sessions(model, FixedCap(2**31), pending_s, profile.run.seed)
+        self._sessions = Sessions(model, FixedCap(2**31), pending_s, profile.run.seed, rate=self.rate)
         self._beat = Beat(model, self._sessions, self, Recorder(None, self._virtual), self._virtual)
         self._ticks = 0
         self._records: dict[SessionId, FrameRecord] = {}
@@ -114,6 +116,9 @@ class Stage:
         if word.end:
             self._ended.add(word.session)
 
+    def failed(self, call: Failed) -> None:
+        raise MetronomeError(f"call {call.session} of the probe could not go on: {call.why}")
+
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
         self._records[frame.session] = frame
         self.blocks_most[frame.session] = max(frame.blocks, self.blocks_most.get(frame.session, 0))
@@ -122,18 +127,18 @@ class Stage:
         """Nobody joins or leaves between two tokens of a probe."""
 
 
-def utterance(asked: Asked, frame_s: float, *, reply: bool) -> list[Brings]:
+def utterance(asked: Asked, frame_s: float, rate: int, *, reply: bool) -> list[Brings]:
     """A question frame by frame, typed or spoken; with its last a `reply` may be asked for."""
     if asked.audio is None:
         return [Brings(text=asked.text, reply=reply)]
-    frames = in_frames(np.asarray(asked.audio, np.float32), frame_s)
+    frames = in_frames(at_rate(np.asarray(asked.audio, np.float32), rate), frame_s, rate)
     last = len(frames) - 1
     return [Brings(audio, commit=n == last, reply=reply and n == last) for n, audio in enumerate(frames)]
 
 
-def in_frames(audio: NDArray[np.float32], frame_s: float) -> list[NDArray[np.float32]]:
+def in_frames(audio: NDArray[np.float32], frame_s: float, rate: int) -> list[NDArray[np.float32]]:
     """`audio` cut into frames, the last one filled up with silence."""
-    size = round(frame_s * HEARING_RATE)
+    size = round(frame_s * rate)
     count = max(1, -(-len(audio) // size))
     padded = np.zeros(count * size, np.float32)
     padded[: len(audio)] = audio

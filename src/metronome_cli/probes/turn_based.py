@@ -43,7 +43,7 @@ def play(
     answers: dict[SessionId, list[Said]] = {number: [] for number in opened}
     whole = sum(map(len, calls))
     while any(turn.current or turn.left for turn in turns.values()):
-        told = stage.frame({number: _next(turn, frame_s) for number, turn in turns.items()})
+        told = stage.frame({number: _next(turn, frame_s, stage.rate) for number, turn in turns.items()})
         for number, turn in turns.items():
             if turn.current and (answer := _take(turn, told[number])):
                 answers[number].append(answer)
@@ -51,11 +51,11 @@ def play(
     return list(answers.values())
 
 
-def _next(turn: _Turn, frame_s: float) -> Brings:
+def _next(turn: _Turn, frame_s: float, rate: int) -> Brings:
     """What a call brings to the next frame."""
     if turn.current is None and turn.left:
         turn.current = turn.left.popleft()
-        turn.speech = deque(utterance(turn.current, frame_s, reply=True))
+        turn.speech = deque(utterance(turn.current, frame_s, rate, reply=True))
         turn.said, turn.heard, turn.waited = [], [], 0
     return turn.speech.popleft() if turn.speech else Brings()
 

@@ -6,65 +6,17 @@ Ignores: torch, sockets, and what the model does inside a tick.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..clock import Clock
 from ..errors import MetronomeError
-from ..frame import (
-    HEARING_RATE,
-    Frame,
-    KvUsage,
-    Prefilled,
-    Refused,
-    Said,
-    SessionId,
-    Stalled,
-    TickEvent,
-)
-from ..profile import OWN, Terms
+from ..frame import Failed, Frame, KvUsage, Prefilled, Said, SessionId, Stalled, TickEngine, TickEvent
 from ..trace import FrameRecord, TickRecord
-from ..window import Policy
 from .admission import Measured
 from .recorder import Recorder
 from .sessions import Session, Sessions
 from .ticker import Tick
-
-
-class TickEngine(Protocol):
-    """A model that can hold many calls. One thread calls it; between two events of `tick` it may be
-    asked to open, cancel or close any session."""
-
-    def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
-        """Take a new call on its terms, with its blocks reserved; None when it is in.
-
-        ProfileError when the profile does not give so much.
-        """
-        ...
-
-    def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
-        """Encode and prefill all frames in one batch, decode in lock-step, telling each event at once."""
-        ...
-
-    def cancel(self, session: SessionId) -> None:
-        """Abandon the reply in progress; the session and its cache stay."""
-        ...
-
-    def close(self, session: SessionId) -> None:
-        """Give back all blocks; a session that is not open is no error."""
-        ...
-
-    def blocks(self, session: SessionId) -> int:
-        """Blocks that the session holds."""
-        ...
-
-    def policy(self, session: SessionId) -> Policy:
-        """The retention that an open session is held on; long instructions take from its window."""
-        ...
-
-    def usage(self) -> KvUsage:
-        """The pool as it stands."""
-        ...
 
 
 class Listener(Protocol):
@@ -80,6 +32,10 @@ class Listener(Protocol):
 
     def said(self, word: Said) -> None:
         """A token is decoded; it can leave now."""
+        ...
+
+    def failed(self, call: Failed) -> None:
+        """A session could not go on, and is closed; its caller is to be told why. No frame_done follows."""
         ...
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
@@ -124,7 +80,7 @@ class Beat:
                 frame=number,
                 tick=tick.index,
                 due=tick.due,
-                audio_end_ms=session.samples * 1000 / HEARING_RATE,
+                audio_end_ms=session.audio_ms,
                 speaking=False,
             )
         return frames, records
@@ -149,11 +105,15 @@ class Beat:
                 self._listener.prefilled(event)
             case Said():
                 self._listener.said(event)
+            case Failed():
+                self._sessions.close(session.id)
+                self._listener.failed(event)
 
     def _scatter(self, tick: Tick, start: float, records: list[FrameRecord]) -> TickRecord:
-        """Close the frames of the calls that are still live, and the tick."""
+        """Close the frames of the calls that are still live, and the tick; of a failed call its last one."""
         done = self._clock.now()
         frames = [frame for frame in records if self._sessions.find(frame.session)]
+        failed = [frame for frame in records if frame.failed]
         for frame in frames:
             frame.blocks = self._engine.blocks(frame.session)
         usage = self._checked_usage()
@@ -174,8 +134,9 @@ class Beat:
             kv_total=usage.total,
             cap=cap.calls,
             cap_reason=cap.reason,
+            failed=len(failed),
         )
-        self._recorder.tick(record, frames)
+        self._recorder.tick(record, [*frames, *failed])
         for frame in frames:
             self._listener.frame_done(frame, record)
         return record
@@ -221,3 +182,5 @@ def _stamp(frame: FrameRecord, event: TickEvent, now: float) -> None:
             frame.stalled, frame.dropped = True, frame.dropped + dropped
             # Whether it would have spoken is unknown when it never got in: it owes its caller a frame.
             frame.speaking = frame.speaking or frame.prefilled is None
+        case Failed(_, why):
+            frame.failed = why

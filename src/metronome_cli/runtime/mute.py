@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..frame import HEARING_RATE, Frame
+from ..frame import Frame
+from ..speech import RATE
 
-HOP = HEARING_RATE // 50  # samples, 20 ms
-HOP_S = HOP / HEARING_RATE
+HOP_S = 0.02
 PAUSE_S = 2.0  # silence after which a caller waits for an answer; ears end an utterance far sooner
 _FLOOR = 10 ** (-45 / 10)  # mean square of -45 dBFS: above a quiet room, below a soft voice
 
@@ -29,7 +29,8 @@ class Unanswered:
     of silence, which a deaf model would miss.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rate: int = RATE) -> None:
+        self._hop = round(rate * HOP_S)  # samples
         self.told = False  # whether the call has been reported as mute: once is enough for a log
         self._duplex = True
         self._open = 0  # hops with sound in a turn that is not over
@@ -77,10 +78,10 @@ class Unanswered:
     def _listen(self, audio: NDArray[np.float32]) -> None:
         if len(self._rest):
             audio = np.concatenate((self._rest, audio))
-        whole = len(audio) // HOP
-        self._rest = audio[whole * HOP :].copy()  # a view would keep the whole frame alive
-        hops = audio[: whole * HOP].reshape(whole, HOP)
-        (loud,) = (np.vecdot(hops, hops) > _FLOOR * HOP).nonzero()
+        whole = len(audio) // self._hop
+        self._rest = audio[whole * self._hop :].copy()  # a view would keep the whole frame alive
+        hops = audio[: whole * self._hop].reshape(whole, self._hop)
+        (loud,) = (np.vecdot(hops, hops) > _FLOOR * self._hop).nonzero()
         before = int(loud[0]) if len(loud) else whole
         if self._duplex and (self._hush + before) * HOP_S >= PAUSE_S:
             self._turn_over()

@@ -7,19 +7,16 @@ Ignores: sockets, events, what a model makes of a frame.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, ProfileError
-from ..frame import HEARING_RATE, Frame, Refused, SessionId
+from ..frame import Frame, Refused, SessionId, TickEngine
 from ..profile import Terms
+from ..speech import RATE
 from .admission import Admission, Cap, Measured
 from .mute import Unanswered
-
-if TYPE_CHECKING:  # beat.py imports this file
-    from .beat import TickEngine
 
 MAX_PENDING_CHARACTERS = 65_536  # of typed text, waiting for one tick
 MAX_PENDING_TEXTS = 256
@@ -28,9 +25,9 @@ _SILENCE = np.zeros(0, np.float32)
 
 
 class Session:
-    """One live call, between two ticks. Times are monotonic seconds."""
+    """One live call, between two ticks. Times are monotonic seconds; `rate` is its audio's, in samples/s."""
 
-    def __init__(self, session: SessionId, opened_at: float, max_pending_s: float) -> None:
+    def __init__(self, session: SessionId, opened_at: float, max_pending_s: float, rate: int = RATE) -> None:
         self.id = session
         self.opened_at = opened_at
         self.last_input = opened_at  # when audio or text last came
@@ -41,7 +38,8 @@ class Session:
         self.duplex = True  # the model answers whenever it sees fit,
         self.most = 0  # in at most so many tokens; 0 leaves that to it
         self.unread = 0  # characters of text that the model has taken and not read yet
-        self.unanswered = Unanswered()
+        self.unanswered = Unanswered(rate)
+        self._rate = rate
         self._max_pending_s = max_pending_s
         self._asked = False  # ever for a reply
         self._audio: list[NDArray[np.float32]] = []
@@ -58,14 +56,19 @@ class Session:
         """Whether nothing was ever said or asked for in this call."""
         return not (self.samples or self._waiting or self._asked or self.last_input > self.opened_at)
 
+    @property
+    def audio_ms(self) -> float:
+        """Milliseconds of audio, cut so far."""
+        return self.samples * 1000 / self._rate
+
     def hear(self, audio: NDArray[np.float32], now: float) -> None:
-        """Take mono samples at HEARING_RATE; InputError, and none taken, when too much would wait."""
+        """Take mono samples at the session's rate; InputError, and none taken, when too much would wait."""
         waiting = self._waiting + len(audio)
-        if waiting > self._max_pending_s * HEARING_RATE:
+        if waiting > self._max_pending_s * self._rate:
             raise InputError(
                 "buffer_full",
                 "audio",
-                f"{waiting / HEARING_RATE:.2f} s",
+                f"{waiting / self._rate:.2f} s",
                 f"at most {self._max_pending_s:g} s may wait for a tick; send at the pace of speech",
             )
         self._audio.append(audio)
@@ -145,12 +148,19 @@ class Sessions:
     """All live calls of one engine, by number. One thread uses it, so opening a call is atomic."""
 
     def __init__(
-        self, engine: TickEngine, admission: Admission, max_pending_s: float, seed: int, opened: int = 0
+        self,
+        engine: TickEngine,
+        admission: Admission,
+        max_pending_s: float,
+        seed: int,
+        opened: int = 0,
+        rate: int = RATE,
     ) -> None:
         self._engine = engine
         self._admission = admission
         self._max_pending_s = max_pending_s
         self._seed = seed
+        self._rate = rate
         self._live: dict[SessionId, Session] = {}
         self._opened = opened  # the next is numbered from here: numbers are never used twice
 
@@ -184,7 +194,7 @@ class Sessions:
         refused = self._engine.open(number, self._seed_of(number), Terms())
         if refused:
             return refused
-        self._live[number] = Session(number, now, self._max_pending_s)
+        self._live[number] = Session(number, now, self._max_pending_s, self._rate)
         return self._live[number]
 
     def cancel(self, session: SessionId) -> None:

@@ -22,8 +22,8 @@ import zmq
 from ..clock import Clock, SystemClock
 from ..engine.progress import watched
 from ..errors import FieldError, MetronomeError
+from ..frame import TickEngine
 from ..profile import Profile
-from ..runtime.beat import TickEngine
 from ..runtime.recorder import Recorder
 from . import messages
 from .host import Host

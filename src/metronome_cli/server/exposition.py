@@ -69,6 +69,7 @@ class Exposition(Collector):
         yield _gauge("free_calls", "Calls that would be let in now.", metrics.free if self._is_ready() else 0)
         yield _gauge("mute_sessions", "Sessions that are spoken to and say nothing.", mute)
         yield _count("fell_mute", "Sessions that were ever mute.", metrics.fell_mute)
+        yield _count("failed_sessions", "Sessions that could not go on.", metrics.failed)
         yield _count("calls", "Calls let in.", whole.opened)
         yield _counts("refusals", "Calls turned away.", "reason", whole.refused)
         yield _counts("event_bytes", "Bytes of events from and to callers.", "direction", traffic)

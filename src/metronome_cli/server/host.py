@@ -18,10 +18,10 @@ import zmq
 
 from ..clock import Clock
 from ..errors import InputError, ProfileError
-from ..frame import Prefilled, Refused, Said, SessionId, Stalled
+from ..frame import Failed, Prefilled, Refused, Said, SessionId, Stalled, TickEngine
 from ..profile import Profile, Terms
 from ..runtime.admission.choice import chosen
-from ..runtime.beat import Beat, TickEngine
+from ..runtime.beat import Beat
 from ..runtime.recorder import Recorder
 from ..runtime.sessions import Session, Sessions
 from ..runtime.ticker import Ticker
@@ -68,6 +68,7 @@ class Host:
             profile.server.max_pending_s,
             profile.run.seed,
             opened,
+            profile.model.rate,
         )
         self._engine = engine
         self._pulse = Pulse(profile)
@@ -103,7 +104,8 @@ class Host:
         self._clears.clear()
 
     def said(self, word: Said) -> None:
-        self._tell(word.session, messages.Word(word.session, word.text, word.start, word.end, word.cut))
+        told = messages.Word(word.session, word.text, word.start, word.end, word.cut, word.pcm)
+        self._tell(word.session, told)
 
     def prefilled(self, frame: Prefilled) -> None:
         if frame.heard or frame.over or frame.tokens_in:
@@ -115,6 +117,10 @@ class Host:
             self._tell(frame.session, messages.Heard(frame.session, "", utterances, 0))
         if frame.reply:
             self._tell(frame.session, messages.ReplyLost(frame.session))
+
+    def failed(self, call: Failed) -> None:
+        _log.error("session %d is closed: %s", call.session, call.why)
+        self._end(call.session, "session_failed", call.why)
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
         event = TickEvent(

@@ -1,4 +1,4 @@
-"""A caller's audio at its own rate, brought to the rate of the ears.
+"""A caller's audio at its own rate, brought to the rate of the model.
 
 Knows:   PCM16, resampling, and that both cost less for much audio at once than for little at a time.
 Ignores: connections, sessions, limits.
@@ -10,18 +10,17 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from ..frame import HEARING_RATE
-
 _BYTES = 2  # of a PCM16 sample
 _UNIT = np.float32(1 / 32768)
 _NOTHING = np.zeros(0, np.float32)
 
 
 class Intake:
-    """A caller's PCM16 audio, held until it is wanted as float32 samples at HEARING_RATE."""
+    """A caller's PCM16 audio, held until it is wanted as float32 samples at the rate `to`."""
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: int, to: int) -> None:
         self.rate = rate
+        self._to = to
         self.held_s = 0.0  # of audio that was put and not taken
         self._held: list[bytes] = []
         self._resampler = self._fresh()
@@ -46,4 +45,4 @@ class Intake:
         return rest
 
     def _fresh(self) -> soxr.ResampleStream | None:
-        return None if self.rate == HEARING_RATE else soxr.ResampleStream(self.rate, HEARING_RATE, 1)
+        return None if self.rate == self._to else soxr.ResampleStream(self.rate, self._to, 1)

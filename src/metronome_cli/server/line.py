@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import InputError
-from ..frame import HEARING_RATE, SessionId
+from ..frame import SessionId
 from ..profile import Profile
 from . import messages
 from .link import EngineLink
@@ -25,7 +25,7 @@ class Line:
         self.session: SessionId = 0
         self.taken = 0  # bytes, by the latest mark that came back
         self._link = link
-        self._most = int(_SHARE * 4 * HEARING_RATE * profile.server.max_pending_s)
+        self._most = int(_SHARE * 4 * profile.model.rate * profile.server.max_pending_s)
         self._sent = 0
 
     def say(self, kind: Callable[..., messages.ToSession], *fields: object, size: int = 0) -> None:

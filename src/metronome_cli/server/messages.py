@@ -17,7 +17,7 @@ from ..frame import SessionId
 from ..trace import TickRecord
 from ..wire import TickEvent
 
-PROTOCOL = 6  # raised whenever a message below changes
+PROTOCOL = 7  # raised whenever a message below changes
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -40,7 +40,7 @@ class Open(_Message, frozen=True):
 
 
 class Audio(_Message, frozen=True):
-    """float32 samples in native byte order, mono, HEARING_RATE."""
+    """float32 samples in native byte order, mono, model.rate of the profile."""
 
     session: SessionId
     mark: int
@@ -173,6 +173,7 @@ class Word(_Message, frozen=True):
     start: bool
     end: bool
     cut: bool
+    pcm: bytes = b""  # as of frame.Said
 
 
 class Heard(_Message, frozen=True):

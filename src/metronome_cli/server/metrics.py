@@ -137,6 +137,7 @@ class Metrics:
         self.fell_mute = 0  # calls that were ever mute
         self.pool = 0 if profile.pool.blocks == "free" else profile.pool.blocks  # blocks, once they are known
         self.kv_most = 0  # of them, leased at the fullest moment
+        self.failed = 0  # calls that could not go on
         self.tick_s = Spread.around(frame_s, BUDGET_CUTS)
         self.late_s = Spread.around(frame_s, LATENESS_CUTS)
         self.first_s = Spread.around(frame_s, BUDGET_CUTS)
@@ -161,6 +162,7 @@ class Metrics:
         self.tokens_out += tick.tokens_out
         self.fell_mute += beat.fell_mute
         self.pool = tick.kv_total
+        self.failed += tick.failed
         self.kv_most = max(self.kv_most, tick.kv_leased)
         self.late_s.add(tick.start - tick.due)
         took = tick.done - tick.start
@@ -224,6 +226,7 @@ class Metrics:
             "freshness": {"first_s": self.first_s.percentiles(), "last_s": self.last_s.percentiles()},
             "frames": {"due": self.frames, "empty": self.empty, "stalled": self.stalled},
             "mute_calls": self.fell_mute,
+            "failed_calls": self.failed,
             "tokens": {"in": self.tokens_in, "out": self.tokens_out},
             "bytes": {"in": whole.bytes_in, "out": whole.bytes_out},
             "kv": {"most_leased": self.kv_most, "total": self.pool},

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from .. import wire
 from ..clock import Clock
 from ..errors import InputError
-from ..frame import HEARING_RATE, SessionId
+from ..frame import SessionId
 from ..profile import Profile, Terms
 from . import messages
 from .conversation import Conversation, Say
@@ -50,8 +50,8 @@ class Call:
         self._conversation = Conversation(_weakly(self._say))
         self._settings = initial(profile)
         self._conversation.duplex = self._settings.detection.duplex
-        self._intake = Intake(self._settings.rate)
-        self._detector = TurnDetector(self._settings.detection.turns)
+        self._intake = Intake(self._settings.rate, profile.model.rate)
+        self._detector = TurnDetector(self._settings.detection.turns, profile.model.rate)
         self._begun = False  # something was said or asked for
         self._most_held_s = link.upbeat.most_held_s()
         self._appended = False  # audio since the last commit
@@ -156,7 +156,7 @@ class Call:
         self._line.check_room(0)  # what is taken is taken whole
         if after.rate != before.rate:
             self._listen(self._intake.finish(), None)
-            self._intake = Intake(after.rate)
+            self._intake = Intake(after.rate, self._profile.model.rate)
         if after.detection.duplex != before.detection.duplex:
             self._detector.reset()  # a turn belongs to the one way or the other
         self._detector.settings = after.detection.turns
@@ -177,7 +177,7 @@ class Call:
             cure = "PCM16 has two bytes a sample: send whole samples"
             raise InputError("odd_byte_count", "audio", f"{len(pcm)} bytes", cure)
         intake, seconds = self._intake, len(pcm) / 2 / self._intake.rate
-        self._line.check_room(int((intake.held_s + seconds) * 4 * HEARING_RATE))
+        self._line.check_room(int((intake.held_s + seconds) * 4 * self._profile.model.rate))
         if pcm:
             self._appended = self._begun = True
         if pcm and self._deaf:

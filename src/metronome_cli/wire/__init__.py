@@ -84,6 +84,7 @@ CLOSE_DRAINED = 1012
 CLOSE_CODES = {
     "engine_dead": CLOSE_ENGINE_DEAD,
     "session_lost": CLOSE_ENGINE_DEAD,
+    "session_failed": CLOSE_ENGINE_DEAD,
     "session_idle": CLOSE_SESSION_IDLE,
     "client_too_slow": CLOSE_TOO_SLOW,
     "server_draining": CLOSE_DRAINED,

@@ -1,0 +1,98 @@
+"""The kinds of models that come with this program: what each is, takes and gives, without loading any.
+
+Knows:   each `model.kind` of a profile, where its class stands, its weights' fields, its audio, its cache.
+Ignores: how any of it works (models/), and what a profile makes of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+Output = Literal["text", "audio"]
+
+_OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What a token leaves in the pool: a key and a value of `kv_heads` x `head_dim` numbers in each layer."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    def bytes_per_token(self, width: int) -> int:
+        """Bytes of one token's keys and values, `width` bytes a number."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * width
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One `model.kind`. `chunk`: tokens that it appends at once and cannot cut: no window may be smaller."""
+
+    place: str  # module:Class
+    about: str
+    weights: tuple[str, ...] = ("thinker",)  # the fields of [model] that name checkpoints
+    rate: int | None = 16_000  # samples per second of the audio that it hears; None: any
+    output: Output = "text"
+    chunk: int = 1
+    caches: dict[str, Cache] = field(default_factory=dict)  # by the last part of a hub id, in lower case
+
+    @property
+    def cache(self) -> Cache | None:
+        """Of a checkpoint of this kind that nobody has looked at: known where there is only one size."""
+        return next(iter(self.caches.values())) if len(self.caches) == 1 else None
+
+
+_HERE = "metronome_cli.models"
+
+KINDS = {
+    "cascade": Kind(
+        f"{_HERE}.cascade:Cascade", "Its ears hear speech, its thinker answers.", ("thinker", "ears")
+    ),
+    "text": Kind(
+        f"{_HERE}.text:TextModel", "It answers typed messages; without ears it cannot hear audio.", rate=None
+    ),
+    "null": Kind(
+        f"{_HERE}.null:NullModel",
+        "A null model, without weights: it says one fixed sentence, to measure all but a model.",
+        (),
+        rate=None,
+    ),
+    "qwen2.5-omni": Kind(
+        f"{_HERE}.qwen_omni:Qwen25Omni",
+        "Qwen2.5-Omni: its audio tower's embeddings stand among the text; it answers in text.",
+        caches={"qwen2.5-omni-7b": Cache(28, 4, 128), "qwen2.5-omni-3b": Cache(36, 2, 128)},
+    ),
+    "qwen3-omni": Kind(
+        f"{_HERE}.qwen_omni:Qwen3Omni",
+        "Qwen3-Omni: its audio tower's embeddings stand among the text; it answers in text.",
+        caches={"qwen3-omni-30b-a3b-instruct": Cache(48, 4, 128)},
+    ),
+    "minicpm-o": Kind(
+        f"{_HERE}.minicpm_o:MiniCPMO",
+        "MiniCPM-o: it hears a second at a time, and answers in text.",
+        caches={"minicpm-o-4_5": Cache(36, 8, 128)},
+    ),
+    "moshi": Kind(
+        f"{_HERE}.moshi:Moshi",
+        "Moshi: it listens and speaks at once, and thinks aloud in text.",
+        rate=24_000,
+        output="audio",
+        caches={"moshiko-pytorch-bf16": Cache(32, 32, 128)},
+    ),
+}
+
+
+def is_own(kind: str) -> bool:
+    """Whether `kind` has the form "package.module:Class": a model of the user's own."""
+    return _OWN.fullmatch(kind) is not None
+
+
+def kind_of(name: str) -> Kind:
+    """What is known of a profile's `model.kind`; of a user's own model only where it stands."""
+    if name in KINDS:
+        return KINDS[name]
+    return Kind(name, f"A model of your own, {name}.", (), rate=None)
