@@ -25,14 +25,20 @@ OF_A_REPLY = {
     wire.ContentPartAdded: "part ",
     wire.TextDelta: "delta ",
     wire.TextDone: "text ",
+    wire.TranscriptDelta: "says ",
+    wire.AudioDelta: "sounds ",
+    wire.AudioDone: "sound ",
+    wire.TranscriptDone: "transcript ",
     wire.ContentPartDone: "part-done ",
     wire.OutputItemDone: "item-done ",
     wire.ItemDone: "added-done ",
     wire.ResponseDone: "done ",
 }
+_END = "(part-done (item-done (added-done )?)?)?"
 WHOLE_REPLY = (
-    "created (item added part (delta )*text part-done item-done added-done )?done ",
-    "created ((item (added (part (delta )*(text (part-done (item-done (added-done )?)?)?)?)?)?)?)?",
+    "created (item added part ((delta )*text|(says |sounds )*sound transcript) part-done item-done added-done )?"
+    "done ",
+    f"created ((item (added (part ((delta )*(text {_END})?|(says |sounds )*(sound (transcript {_END})?)?))?)?)?)?",
 )
 
 _union = get_args(RealtimeServerEvent)[0]
@@ -156,19 +162,41 @@ def assert_reply(reply: Sequence[wire.ServerEvent]) -> None:
     assert re.fullmatch(WHOLE_REPLY[0 if over else 1], order), order
     assert isinstance(reply[0], wire.ResponseCreated)
     assert (reply[0].response.status, reply[0].response.output) == ("in_progress", [])
-    text = "".join(event.delta for event in reply if isinstance(event, wire.TextDelta))
+    modality = reply[0].response.output_modalities
+    text = "".join(event.delta for event in reply if isinstance(event, wire.TextDelta | wire.TranscriptDelta))
     names = {getattr(event, "response_id", reply[0].response.id) for event in reply}
     items = {item for event in reply if (item := _item_of(event))}
     assert len(names) == 1
     assert len(items) <= 1
     for event in reply[1:]:
         match event:
-            case wire.TextDone() | wire.ContentPartDone(part=wire.Part()):
-                assert (event.text if isinstance(event, wire.TextDone) else event.part.text) == text
+            case wire.TextDelta():
+                assert modality == ["text"]
+            case wire.TextDone():
+                assert event.text == text
+            case wire.TranscriptDelta() | wire.AudioDelta() | wire.AudioDone():
+                assert modality == ["audio"]
+            case wire.TranscriptDone():
+                assert event.transcript == text
+            case wire.ContentPartAdded(part=part):
+                assert (part.type, _words(part)) == (modality[0], "")
+            case wire.ContentPartDone(part=part):
+                assert (part.type, _words(part)) == (modality[0], text)
             case wire.ResponseDone(response=response):
                 assert response.id == reply[0].response.id
                 assert response.status in ("completed", "cancelled", "incomplete", "failed")
-                assert [part.text for item in response.output for part in item.content] == [text] * len(items)
+                assert response.output_modalities == modality
+                parts = [part for item in response.output for part in item.content]
+                assert [(part.type, _words(part)) for part in parts] == [
+                    (f"output_{modality[0]}", text)
+                ] * len(items)
+
+
+def _words(part: wire.Part | wire.ContentPart) -> str | None:
+    """Sound has a transcript and no text, text the other way round."""
+    sound = part.type.endswith("audio")
+    assert (part.text if sound else part.transcript) is None
+    return part.transcript if sound else part.text
 
 
 def _item_of(event: wire.ServerEvent) -> str | None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from metronome_cli import wire
 from metronome_cli.errors import InputError
-from metronome_cli.server import conversation
+from metronome_cli.server import reply
 from metronome_cli.server.conversation import Conversation
+from metronome_cli.server.messages import Word
 
 from . import ga
 
@@ -42,7 +43,12 @@ class Told(Conversation):
         """A reply of the model, token by token."""
         for number, word in enumerate(words):
             last = end and number == len(words) - 1
-            self.word(word, start=number == 0, end=last, cut=cut and last)
+            self.token(word, start=number == 0, end=last, cut=cut and last)
+
+    def token(
+        self, text: str, start: bool = False, end: bool = False, cut: bool = False, pcm: bytes = b""
+    ) -> None:
+        self.word(Word(self.session, text, start, end, cut, pcm))
 
 
 @pytest.fixture(params=[False, True], ids=["turns", "duplex"])
@@ -130,10 +136,79 @@ def test_a_reply_that_breaks_in_ends_the_one_before(told: Told) -> None:
 
 
 def test_a_reply_without_end_goes_on_as_the_next(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "MAX_TEXT", 10)
+    monkeypatch.setattr(reply, "MAX_TEXT", 10)
     told.say(*["four"] * 7, end=False)
     assert [done.text for done in told.all(wire.TextDone)] == ["four" * 3] * 2
     assert {done.response.status for done in told.all(wire.ResponseDone)} == {"incomplete"}
+
+
+def test_a_spoken_reply_is_told_in_openais_order() -> None:
+    told = Told()
+    told.aloud = True
+    told.token("Yes", start=True, pcm=b"\1\0" * 3)
+    told.token("", pcm=b"\2\0")  # a pause
+    told.token("")  # half a character
+    told.token(".")  # its sound is still to come
+    told.token("", pcm=b"\3\0", end=True)
+    assert names(told.events) == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "conversation.item.done",
+        "response.done",
+    ]
+    ga.check(told.events)
+    assert b"".join(event.delta for event in told.all(wire.AudioDelta)) == b"\1\0\1\0\1\0\2\0\3\0"
+    done = told.last(wire.ResponseDone).response
+    assert (done.output_modalities, done.output[0].content) == (
+        ["audio"],
+        [wire.ContentPart(type="output_audio", transcript="Yes.")],
+    )
+    assert done.usage == wire.Usage(input_tokens=0, output_tokens=5, total_tokens=5)
+
+
+def test_who_wants_text_gets_the_text_of_a_model_that_speaks_and_nothing_else() -> None:
+    told = Told()
+    told.aloud = True
+    told.begin(None, None, aloud=False)
+    told.token("Yes", start=True, pcm=b"\1\0")
+    told.token("", pcm=b"\1\0", end=True)
+    told.token("No", start=True, pcm=b"\1\0", end=True)  # the next reply is as is usual here
+    ga.check(told.events)
+    first, second = told.all(wire.ResponseDone)
+    assert (first.response.output_modalities, second.response.output_modalities) == (["text"], ["audio"])
+    assert [event.delta for event in told.all(wire.TextDelta)] == ["Yes"]
+    assert len(told.all(wire.AudioDelta)) == 1
+
+
+def test_much_sound_goes_out_in_pieces_and_an_endless_pause_as_several_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reply, "MOST_DELTA", 4)
+    monkeypatch.setattr(reply, "MAX_SOUND", 30)
+    told = Told()
+    told.aloud = True
+    for _ in range(10):
+        told.token("", pcm=bytes(10))
+    ga.check(told.events)
+    assert {len(event.delta) for event in told.all(wire.AudioDelta)} == {4, 2}
+    assert [
+        done.response.usage.output_tokens for done in told.all(wire.ResponseDone) if done.response.usage
+    ] == [
+        4,
+        4,
+    ]
 
 
 def test_tokens_read_are_counted_with_the_reply_that_follows(told: Told) -> None:
@@ -260,7 +335,7 @@ def test_what_was_cleared_in_a_duplex_call_stays_an_incomplete_item() -> None:
 
 
 def test_who_speaks_for_ever_fills_no_memory(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "MAX_WORDS", 20)
+    monkeypatch.setattr("metronome_cli.server.conversation.MAX_WORDS", 20)
     for _ in range(50):
         told.heard("on and on", 0, 0)
     assert max(len(event.transcript.split()) for event in told.all(wire.HeardCompleted)) <= 22
@@ -298,10 +373,13 @@ STEPS: dict[str, Callable[[Told], None]] = {
     "over": lambda told: told.heard("words", 1, 1),
     "silence": lambda told: told.heard("", 1, 0),
     "ask": ask,
-    "begin": lambda told: told.word("a", True, False, False),
-    "word": lambda told: told.word("a", False, False, False),
-    "end": lambda told: told.word("", False, True, False),
-    "cut": lambda told: told.word("a", False, True, True),
+    "begin": lambda told: told.token("a", start=True),
+    "word": lambda told: told.token("a"),
+    "sound": lambda told: told.token("a", pcm=bytes(4)),
+    "pause": lambda told: told.token("", pcm=bytes(4)),
+    "aloud": lambda told: setattr(told, "aloud", not told.aloud),
+    "end": lambda told: told.token("", end=True),
+    "cut": lambda told: told.token("a", end=True, cut=True),
     "cancel": lambda told: told.finish("cancelled", "client_cancelled"),
     "fail": lambda told: told.finish("failed", None),
     "duplex": lambda told: setattr(told, "duplex", not told.duplex),

@@ -100,6 +100,29 @@ def test_who_does_not_read_is_refused_more_than_may_wait() -> None:
     scene(play)
 
 
+def test_nor_more_bytes_than_may_wait_but_one_event_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OUTGOING_BYTES", 1000)
+
+    def sound(number: int, size: int) -> wire.AudioDelta:
+        return wire.AudioDelta(event_id=f"{number}", response_id="r", item_id="i", delta=bytes(size))
+
+    async def play() -> None:
+        box = outbox()
+        line, _ = await connect(box)
+        line.reads.clear()
+        assert box.put(sound(1, 5000))
+        await settle()  # it is on the network now
+        assert box.put(sound(2, 5000))
+        assert not box.put(sound(3, 10))
+        line.reads.set()
+        await settle()
+        assert box.put(sound(4, 450))
+        await settle()
+        assert line.came == ["1", "2", "4"]
+
+    scene(play)
+
+
 def test_a_hang_up_overtakes_what_waits_and_closes() -> None:
     async def play() -> None:
         box = outbox()

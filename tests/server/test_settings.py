@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from metronome_cli.server.settings import (
     check_in_time,
     info,
     initial,
-    reply_tokens,
+    reply_settings,
     typed,
     update,
 )
@@ -191,7 +192,8 @@ def reply(**fields: Any) -> wire.ResponseSettings:
     [(None, 7), (reply(), 7), (reply(max_output_tokens=3), 3), (reply(max_output_tokens="inf"), 0)],
 )
 def test_a_reply_has_its_own_limit_or_the_sessions(asks: wire.ResponseSettings | None, tokens: int) -> None:
-    assert reply_tokens(asks, 7) == tokens
+    now = replace(initial(profile()), most_tokens=7)
+    assert reply_settings(asks, now, profile()) == (tokens, False)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_a_reply_has_its_own_limit_or_the_sessions(asks: wire.ResponseSettings |
 )
 def test_what_a_single_reply_cannot_have_is_refused_by_name(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
-        reply_tokens(reply(**fields), 0)
+        reply_settings(reply(**fields), initial(profile()), profile())
     assert caught.value.field == f"response.{field}"
 
 
@@ -217,7 +219,37 @@ def test_what_changes_nothing_for_a_single_reply_is_taken() -> None:
     taken = reply(
         output_modalities=["text"], conversation="auto", tools=[], metadata={"k": "v" * LONGEST_VALUE}
     )
-    assert reply_tokens(taken, 0) == 0
+    assert reply_settings(taken, initial(profile()), profile()) == (0, False)
+
+
+# ---- A model that speaks ----
+
+SPEAKER = parse_profile("speaker", {"model": {"kind": "null", "output": "audio"}})
+
+
+def test_a_model_that_speaks_answers_in_sound_unless_text_is_asked_for() -> None:
+    now = initial(SPEAKER)
+    shown = info(now, SPEAKER, "sess_1", None)
+    assert shown.output_modalities == ["audio"]
+    assert shown.audio.output == wire.AudioOutput(format=wire.AudioFormat(rate=24_000))
+    text = update(now, asked(output_modalities=["text"]), SPEAKER)
+    assert info(text, SPEAKER, "sess_1", None).output_modalities == ["text"]
+    assert update(text, asked(output_modalities=["audio"]), SPEAKER).aloud
+    assert not update(text, asked(instructions="Be brief."), SPEAKER).aloud
+    assert reply_settings(None, now, SPEAKER) == reply_settings(reply(), now, SPEAKER) == (0, True)
+    assert reply_settings(reply(output_modalities=["text"]), now, SPEAKER) == (0, False)
+    assert reply_settings(reply(output_modalities=["audio"]), text, SPEAKER) == (0, True)
+
+
+def test_only_sound_as_it_is_spoken_can_be_asked_for() -> None:
+    kept = {"audio": {"output": {"format": {"type": "audio/pcm", "rate": 24_000}, "voice": "marin"}}}
+    assert update(initial(SPEAKER), asked(**kept), SPEAKER) == initial(SPEAKER)
+    for form in ({"type": "audio/pcmu"}, {"type": "audio/pcm", "rate": 16_000}):
+        with pytest.raises(InputError) as caught:
+            update(initial(SPEAKER), asked(audio={"output": {"format": form}}), SPEAKER)
+        assert caught.value.field == "session.audio.output.format"
+    with pytest.raises(InputError, match=r'use \["audio"\] or \["text"\]'):
+        update(initial(SPEAKER), asked(output_modalities=["text", "audio"]), SPEAKER)
 
 
 # ---- A typed message ----

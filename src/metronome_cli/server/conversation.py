@@ -1,20 +1,22 @@
 """One call's items and replies, told as OpenAI's GA events in their order.
 
-Knows:   ids, which reply is in progress, which utterance is being heard, what each event must hold.
-Ignores: sockets, the engine, settings: it is told what happened and says so through `say`.
+Knows:   ids, which reply is in progress, which utterance is being heard, what the events of one must hold.
+Ignores: how a reply is told (reply.py), sockets, the engine, settings: it is told what happened and says so
+         through `say`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .. import wire
 from ..errors import InputError
 from ..frame import SessionId
+from .messages import Word
+from .reply import Reply
 
-MAX_TEXT = 65_536  # characters of one reply; a longer one goes on as the next
 MAX_WORDS = 10_000  # heard of one utterance, an hour of speech; a longer one goes on as the next
 
 Say = Callable[[wire.ServerEvent], None]
@@ -42,18 +44,6 @@ class _Utterance:
         return wire.Item(id=self.item_id, object="realtime.item", status=status, content=[part])
 
 
-@dataclass(slots=True)
-class _Reply:
-    response_id: str
-    asked_tokens: int | None
-    metadata: dict[str, str] | None
-    item_id: str | None = None  # from the first word on, after item `before`
-    before: str | None = None
-    text: list[str] = field(default_factory=list)
-    characters: int = 0
-    tokens: int = 0
-
-
 class Conversation:
     """Everything that `say` is given hangs together: each id was announced before it is used."""
 
@@ -62,10 +52,11 @@ class Conversation:
         self.last_item: str | None = None
         self.transcribing = False
         self.duplex = False  # an utterance ends when the ears say so
+        self.aloud = False  # replies are told in sound, unless they are asked for in another way
         self._say = say
         self._items = 0
         self._replies = 0
-        self._reply: _Reply | None = None
+        self._reply: Reply | None = None
         self._tokens_in = 0  # since the last reply
         self._utterance: _Utterance | None = None  # being said
         self._committed: deque[_Utterance] = deque()  # said, and still being heard
@@ -144,38 +135,34 @@ class Conversation:
 
     # ---- What the model says ----
 
-    def begin(self, most_tokens: int | None, metadata: dict[str, str] | None) -> None:
-        """A reply is asked for; InputError while another is in progress."""
+    def begin(
+        self, most_tokens: int | None, metadata: dict[str, str] | None, aloud: bool | None = None
+    ) -> None:
+        """A reply is asked for; InputError while another is in progress. `aloud` None: as is usual here."""
         if self._reply:
             cure = "wait for its response.done, or cancel it"
             code = "conversation_already_has_active_response"
             raise InputError(code, "response", self._reply.response_id, cure)
         self._replies += 1
-        self._reply = _Reply(f"resp_{self.session}_{self._replies}", most_tokens, metadata)
-        self._say(wire.ResponseCreated(event_id="", response=self._response(self._reply, "in_progress")))
+        in_sound = self.aloud if aloud is None else aloud
+        reply = self._reply = Reply(f"resp_{self.session}_{self._replies}", in_sound, most_tokens, metadata)
+        self._say(wire.ResponseCreated(event_id="", response=reply.response("in_progress")))
 
-    def word(self, text: str, start: bool, end: bool, cut: bool) -> None:
+    def word(self, word: Word) -> None:
         """One token of the reply in progress, which begins here if it did not yet."""
-        if start and self._reply and self._reply.item_id:
+        if word.start and self._reply and self._reply.item_id:
             self.finish("cancelled", "turn_detected")  # interrupted by a new turn
         if self._reply is None:
             self.begin(None, None)
         reply = self._reply
         assert reply is not None  # noqa: S101
         if reply.item_id is None:
-            self._open_item(reply)
-        reply.tokens += 1
-        reply.text.append(text)
-        reply.characters += len(text)
-        if text or not end:
-            self._say(
-                wire.TextDelta(
-                    event_id="", response_id=reply.response_id, item_id=reply.item_id or "", delta=text
-                )
-            )
-        if end and not cut:
+            before, self.last_item = self.last_item, self._item_id()
+            self._say_all(reply.begin(self.last_item, before))
+        self._say_all(reply.add(word.text, word.pcm, word.end))
+        if word.end and not word.cut:
             self.finish("completed", None)
-        elif end or reply.characters > MAX_TEXT:
+        elif word.end or reply.too_long:
             self.finish("incomplete", "max_output_tokens")
 
     def finish(self, status: str, reason: str | None, error: wire.Failure | None = None) -> None:
@@ -183,9 +170,8 @@ class Conversation:
         reply, self._reply = self._reply, None
         if reply is None:
             return
-        if reply.item_id:
-            self._close_item(reply, reply.item_id, "completed" if status == "completed" else "incomplete")
-        response = self._response(reply, status)
+        self._say_all(reply.end(status))
+        response = reply.response(status)
         if status != "completed":
             response.status_details = wire.StatusDetails(type=status, reason=reason, error=error)
         response.usage = wire.Usage(
@@ -261,44 +247,6 @@ class Conversation:
             item = utterance.item(utterance.transcript, "completed")
             self._say(wire.ItemDone(event_id="", item=item, previous_item_id=utterance.before))
 
-    def _response(self, reply: _Reply, status: str) -> wire.Response:
-        output = []
-        if reply.item_id and status != "in_progress":
-            item_status = "completed" if status == "completed" else "incomplete"
-            output.append(_answer(reply.item_id, "".join(reply.text), item_status))
-        return wire.Response(
-            id=reply.response_id,
-            status=status,
-            output=output,
-            output_modalities=["text"],
-            metadata=reply.metadata,
-            max_output_tokens=reply.asked_tokens or "inf",
-        )
-
-    def _open_item(self, reply: _Reply) -> None:
-        reply.item_id = self._item_id()
-        item = wire.Item(
-            id=reply.item_id, object="realtime.item", role="assistant", status="in_progress", content=[]
-        )
-        reply.before, self.last_item = self.last_item, reply.item_id
-        self._say(wire.OutputItemAdded(event_id="", response_id=reply.response_id, item=item))
-        self._say(wire.ItemAdded(event_id="", item=item, previous_item_id=reply.before))
-        self._say(
-            wire.ContentPartAdded(
-                event_id="", response_id=reply.response_id, item_id=reply.item_id, part=wire.Part(text="")
-            )
-        )
-
-    def _close_item(self, reply: _Reply, item_id: str, status: str) -> None:
-        text = "".join(reply.text)
-        response_id, item = reply.response_id, _answer(item_id, text, status)
-        self._say(wire.TextDone(event_id="", response_id=response_id, item_id=item_id, text=text))
-        part = wire.Part(text=text)
-        self._say(wire.ContentPartDone(event_id="", response_id=response_id, item_id=item_id, part=part))
-        self._say(wire.OutputItemDone(event_id="", response_id=response_id, item=item))
-        self._say(wire.ItemDone(event_id="", item=item, previous_item_id=reply.before))
-
-
-def _answer(item_id: str, text: str, status: str) -> wire.Item:
-    part = wire.ContentPart(type="output_text", text=text)
-    return wire.Item(id=item_id, object="realtime.item", role="assistant", status=status, content=[part])
+    def _say_all(self, events: Iterable[wire.ServerEvent]) -> None:
+        for event in events:
+            self._say(event)

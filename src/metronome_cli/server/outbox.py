@@ -15,7 +15,8 @@ from .. import wire
 from ..frame import SessionId
 from .metrics import Metrics
 
-MAX_OUTGOING = 1024  # events that a caller may leave unread, beyond what the network holds
+MAX_OUTGOING = 1024  # events that a caller may leave unread, beyond what the network holds,
+MAX_OUTGOING_BYTES = 4_194_304  # and their bytes: a minute of speech
 RESUMED = "_resumed"  # ends the id of the one event that is not counted
 _HANG_UP_S = 2.0  # how long a caller's last event may take to leave
 
@@ -33,7 +34,8 @@ class Outbox:
         self._waiting: deque[bytes] = deque()
         self._more = asyncio.Event()
         self._there = False  # a connection takes what is put
-        self._most = MAX_OUTGOING
+        self._most, self._most_bytes = MAX_OUTGOING, MAX_OUTGOING_BYTES
+        self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._close_code: int | None = None
         self._keep_bytes = 0
@@ -57,9 +59,11 @@ class Outbox:
             self._trim()
         if not self._there and self._keep_bytes:
             return True  # it is sent again when somebody is there
-        if len(self._waiting) >= self._most:
+        full = self._waiting and self._waiting_bytes + len(data) > self._most_bytes
+        if full or len(self._waiting) >= self._most:
             return False
         self._waiting.append(data)
+        self._waiting_bytes += len(data)
         self._more.set()
         return True
 
@@ -88,7 +92,9 @@ class Outbox:
         if not self.ending:
             self._close_code = None
         self._waiting.extendleft(reversed(first))
-        self._most = MAX_OUTGOING + len(first)
+        bytes_first = sum(map(len, first))
+        self._waiting_bytes += bytes_first
+        self._most, self._most_bytes = MAX_OUTGOING + len(first), MAX_OUTGOING_BYTES + bytes_first
         self._more.set()
 
     async def run(self, socket: WebSocket) -> None:
@@ -99,6 +105,7 @@ class Outbox:
             self._more.clear()
             while self._waiting:
                 data = self._waiting.popleft()
+                self._waiting_bytes -= len(data)
                 self._metrics.bytes_out += len(data)
                 await socket.send_text(data.decode())
             if self._close_code is not None:
@@ -108,16 +115,21 @@ class Outbox:
     def end(self) -> None:
         """The connection is gone."""
         self._there, self._writer = False, None
-        self._waiting.clear()
+        self._forget()
 
     def _leave(self, last: bytes | None, code: int) -> None:
-        self._waiting.clear()
+        self._forget()
         if last:
             self._waiting.append(last)
+            self._waiting_bytes = len(last)
         self._close_code = code
         self._more.set()
         if self._writer:  # a caller who does not read does not take his last event either
             asyncio.get_running_loop().call_later(_HANG_UP_S, self._writer.cancel)
+
+    def _forget(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
     def _trim(self) -> None:
         while self._kept_bytes > self._keep_bytes:

@@ -26,9 +26,9 @@ from .conversation import Conversation, Say
 from .intake import Intake
 from .line import Line
 from .link import EngineLink
-from .outbox import MAX_OUTGOING, RESUMED, Outbox, number_of
+from .outbox import MAX_OUTGOING, MAX_OUTGOING_BYTES, RESUMED, Outbox, number_of
 from .reader import Reader
-from .settings import check_in_time, info, initial, reply_tokens, typed, update
+from .settings import check_in_time, info, initial, reply_settings, typed, update
 from .turns import Started, TurnDetector
 
 _GOODBYES = (1000, 1001, 1005)  # WebSocket close codes of a client that meant it; 1005: it gave none
@@ -49,7 +49,7 @@ class Call:
         self._mark = link.mark
         self._conversation = Conversation(_weakly(self._say))
         self._settings = initial(profile)
-        self._conversation.duplex = self._settings.detection.duplex
+        self._tell_conversation()
         self._intake = Intake(self._settings.rate, profile.model.rate)
         self._detector = TurnDetector(self._settings.detection.turns, profile.model.rate)
         self._begun = False  # something was said or asked for
@@ -161,8 +161,7 @@ class Call:
             self._detector.reset()  # a turn belongs to the one way or the other
         self._detector.settings = after.detection.turns
         self._settings = after
-        self._conversation.transcribing = after.transcription is not None
-        self._conversation.duplex = after.detection.duplex
+        self._tell_conversation()
         self._keep()
         if (after.detection.duplex, after.most_tokens) != (before.detection.duplex, before.most_tokens):
             self._tell_turns()
@@ -249,9 +248,9 @@ class Call:
         self._conversation.cleared()
 
     def _reply(self, asked: wire.ResponseSettings | None) -> None:
-        most = reply_tokens(asked, self._settings.most_tokens)
+        most, aloud = reply_settings(asked, self._settings, self._profile)
         self._line.check_room(0)  # what is begun must be asked for
-        self._conversation.begin(most, asked.metadata if asked else None)
+        self._conversation.begin(most, asked.metadata if asked else None, aloud)
         self._line.follow(messages.Reply, most)
         self._begun = True
 
@@ -276,6 +275,11 @@ class Call:
         if len(samples):
             self._line.follow(messages.Audio, samples.tobytes(), event_id, size=samples.nbytes)
 
+    def _tell_conversation(self) -> None:
+        settings, conversation = self._settings, self._conversation
+        conversation.transcribing = settings.transcription is not None
+        conversation.duplex, conversation.aloud = settings.detection.duplex, settings.aloud
+
     def _tell_turns(self) -> None:
         self._line.follow(messages.Turns, self._settings.detection.duplex, self._settings.most_tokens)
 
@@ -288,9 +292,9 @@ class Call:
 
     def heed(self, message: messages.ToCaller) -> None:
         match message:
-            case messages.Word(_, text, start, end, cut):
+            case messages.Word():
                 if not self._cancelling:
-                    self._conversation.word(text, start, end, cut)
+                    self._conversation.word(message)
             case messages.Heard(_, text, overs, tokens):
                 self._conversation.heard(text, overs, tokens)
             case messages.ReplyLost():
@@ -342,7 +346,7 @@ class Call:
     def _say(self, event: wire.ServerEvent) -> None:
         event.event_id = self._event_id()
         if not self._outbox.put(event):
-            why = f"more than {MAX_OUTGOING} events wait to be read; read them as they come"
+            why = f"over {MAX_OUTGOING} events or {MAX_OUTGOING_BYTES} bytes wait; read them as they come"
             self.hang_up("client_too_slow", why, "invalid_request_error")
 
     def refuse(self, error: InputError, event_id: str | None) -> None:

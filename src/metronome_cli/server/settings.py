@@ -6,6 +6,7 @@ Ignores: connections, audio, and what a change sets in motion (realtime.py).
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from .. import wire
 from ..errors import InputError, ProfileError
+from ..frame import SPEAKING_RATE
 from ..profile import Profile, Terms
 from .turns import TurnSettings
 
@@ -44,6 +46,7 @@ class Settings:
     rate: int = wire.RATES[0]
     transcription: wire.Transcription | None = None
     most_tokens: int = 0  # of one reply; 0 leaves it to the model
+    aloud: bool = False  # replies are sound, with a transcript
     ticks: bool = False
     resume: bool = False
     terms: Terms = field(default_factory=Terms)
@@ -55,18 +58,20 @@ def initial(profile: Profile) -> Settings:
     A model that never rests answers unasked whatever the client thinks of turns; a client that never
     mentions it is shown no turn detection, since OpenAI has no name for that.
     """
-    if profile.model.mode == "free":
-        return Settings(Detection(None, duplex=True))
-    return Settings(_detection(wire.TurnDetection()))
+    free = profile.model.mode == "free"
+    detection = Detection(None, duplex=True) if free else _detection(wire.TurnDetection())
+    return Settings(detection, aloud=profile.model.speaks)
 
 
 def update(now: Settings, asked: wire.SessionSettings, profile: Profile) -> Settings:
     """`now` with what `asked` changes; InputError names what cannot be met."""
     if asked.type != "realtime":
         raise InputError("unsupported_session", "session.type", asked.type, 'use "realtime"')
-    _check_modalities(asked.output_modalities, "session")
+    aloud = _aloud(asked.output_modalities, "session", profile)
     _check_tools(asked.tools, "session")
     listening = asked.audio.input if asked.audio and asked.audio.input else wire.AudioInput()
+    if profile.model.speaks and asked.audio and asked.audio.output:
+        _check_output(asked.audio.output.format)
     ours = asked.metronome or wire.MetronomeSettings()
     most = now.most_tokens
     if asked.max_output_tokens is not None:
@@ -77,6 +82,7 @@ def update(now: Settings, asked: wire.SessionSettings, profile: Profile) -> Sett
         detection=_asked_detection(now.detection, listening.turn_detection),
         transcription=_set(now.transcription, listening.transcription),
         most_tokens=most,
+        aloud=now.aloud if aloud is None else aloud,
         ticks=now.ticks if ours.ticks is None else ours.ticks,
         resume=now.resume if ours.resume is None else ours.resume,
         terms=_terms(now.terms, ours, asked.instructions, profile),
@@ -93,10 +99,12 @@ def info(
         turn_detection=settings.detection.shown,
         transcription=settings.transcription,
     )
+    sound = wire.AudioOutput(format=wire.AudioFormat(rate=SPEAKING_RATE)) if profile.model.speaks else None
     return wire.SessionInfo(
         id=session,
         model=profile.name,
-        audio=wire.AudioSettings(input=listening),
+        audio=wire.AudioSettings(input=listening, output=sound),
+        output_modalities=["audio" if settings.aloud else "text"],
         instructions=terms.model.header,
         max_output_tokens=settings.most_tokens or "inf",
         metronome=wire.MetronomeInfo(
@@ -129,11 +137,14 @@ def unmet(error: ProfileError, terms: Terms) -> InputError:
     return InputError("invalid_value", "session.metronome.window", terms.window, f"it does not fit: {error}")
 
 
-def reply_tokens(asked: wire.ResponseSettings | None, otherwise: int) -> int:
-    """Most tokens of the reply that a `response.create` asks for; InputError for what it cannot have."""
+def reply_settings(asked: wire.ResponseSettings | None, now: Settings, profile: Profile) -> tuple[int, bool]:
+    """Most tokens of the reply that a `response.create` asks for, and whether it is to be sound.
+
+    InputError for what it cannot have.
+    """
     if asked is None:
-        return otherwise
-    _check_modalities(asked.output_modalities, "response")
+        return now.most_tokens, now.aloud
+    aloud = _aloud(asked.output_modalities, "response", profile)
     _check_tools(asked.tools, "response")
     for name in ("instructions", "input"):
         if getattr(asked, name):
@@ -147,9 +158,10 @@ def reply_tokens(asked: wire.ResponseSettings | None, otherwise: int) -> int:
             'leave it out, or use "auto"',
         )
     _check_metadata(asked.metadata or {})
-    if asked.max_output_tokens is None:
-        return otherwise
-    return _tokens(asked.max_output_tokens, "response.max_output_tokens")
+    most = now.most_tokens
+    if asked.max_output_tokens is not None:
+        most = _tokens(asked.max_output_tokens, "response.max_output_tokens")
+    return most, now.aloud if aloud is None else aloud
 
 
 def typed(event: wire.ItemCreate, last_item: str | None) -> str:
@@ -180,10 +192,20 @@ def _check_metadata(asked: dict[str, str]) -> None:
         raise InputError("invalid_value", "response.metadata", f"{len(asked)} pairs", limits)
 
 
-def _check_modalities(asked: list[str] | None, where: str) -> None:
-    if asked not in (None, ["text"]):
-        field_name = f"{where}.output_modalities"
-        raise InputError("unsupported_modality", field_name, str(asked)[:60], 'use ["text"]')
+def _aloud(asked: list[str] | None, where: str, profile: Profile) -> bool | None:
+    """Whether sound is asked for; None where nothing is. InputError for what the model does not give."""
+    known = [["audio"], ["text"]] if profile.model.speaks else [["text"]]
+    if asked not in (None, *known):
+        field_name, cure = f"{where}.output_modalities", " or ".join(map(json.dumps, known))
+        raise InputError("unsupported_modality", field_name, str(asked)[:60], f"use {cure}")
+    return None if asked is None else asked == ["audio"]
+
+
+def _check_output(asked: wire.AudioFormat | None) -> None:
+    if asked is not None and (asked.type != wire.PCM or asked.rate not in (None, SPEAKING_RATE)):
+        cure = f'use {{"type": "{wire.PCM}", "rate": {SPEAKING_RATE}}}, or leave it out'
+        shown = f"{asked.type[:60]} at {asked.rate}"
+        raise InputError("unsupported_format", "session.audio.output.format", shown, cure)
 
 
 def _check_tools(asked: list[Any] | None, where: str) -> None:

@@ -14,7 +14,7 @@ from .session import always
 
 
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`input_text` and `output_text` have a text, `input_audio` a transcript once it is known."""
+    """`input_text` and `output_text` have a text, `output_audio` and `input_audio` a transcript."""
 
     type: str
     text: str | None = None
@@ -37,11 +37,12 @@ class Item(msgspec.Struct, kw_only=True, omit_defaults=True):
         return cls(content=[ContentPart(type="input_text", text=text)])
 
 
-class Part(msgspec.Struct, kw_only=True):
-    """The content part of a reply, as `response.content_part.*` shows it."""
+class Part(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The content part of a reply, as `response.content_part.*` shows it; of sound the transcript alone."""
 
-    text: str
-    type: str = "text"
+    text: str | None = None
+    transcript: str | None = None
+    type: str = always("text")
 
 
 class Usage(msgspec.Struct, kw_only=True):

@@ -124,6 +124,45 @@ class TextDone(_ServerEvent, tag="response.output_text.done"):
     content_index: int = 0
 
 
+class AudioDelta(_ServerEvent, tag="response.output_audio.delta"):
+    """One token's sound, sent as soon as it is made: PCM16 little-endian mono, 24 kHz."""
+
+    response_id: str
+    item_id: str
+    delta: bytes
+    output_index: int = 0
+    content_index: int = 0
+
+
+class AudioDone(_ServerEvent, tag="response.output_audio.done"):
+    """The sound of the reply is complete, or was cut off."""
+
+    response_id: str
+    item_id: str
+    output_index: int = 0
+    content_index: int = 0
+
+
+class TranscriptDelta(_ServerEvent, tag="response.output_audio_transcript.delta"):
+    """One token's text, where the reply is sound; a token that is only sound has none."""
+
+    response_id: str
+    item_id: str
+    delta: str
+    output_index: int = 0
+    content_index: int = 0
+
+
+class TranscriptDone(_ServerEvent, tag="response.output_audio_transcript.done"):
+    """All that the reply said, in text."""
+
+    response_id: str
+    item_id: str
+    transcript: str
+    output_index: int = 0
+    content_index: int = 0
+
+
 class ContentPartDone(_ServerEvent, tag="response.content_part.done"):
     response_id: str
     item_id: str
@@ -186,6 +225,10 @@ ServerEvent = (
     | ContentPartAdded
     | TextDelta
     | TextDone
+    | AudioDelta
+    | AudioDone
+    | TranscriptDelta
+    | TranscriptDone
     | ContentPartDone
     | OutputItemDone
     | ResponseDone

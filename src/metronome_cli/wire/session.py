@@ -58,8 +58,15 @@ class AudioInput(msgspec.Struct, kw_only=True, omit_defaults=True):
     transcription: Transcription | msgspec.UnsetType | None = msgspec.UNSET
 
 
+class AudioOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A model that speaks has one voice, whatever is asked for beside the format."""
+
+    format: AudioFormat | None = None
+
+
 class AudioSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     input: AudioInput | None = None
+    output: AudioOutput | None = None
 
 
 class MetronomeSettings(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
