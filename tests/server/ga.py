@@ -34,11 +34,11 @@ OF_A_REPLY = {
     wire.ItemDone: "added-done ",
     wire.ResponseDone: "done ",
 }
-_END = "(part-done (item-done (added-done )?)?)?"
+_END, _ENDED = "part-done item-done added-done ", "(part-done (item-done (added-done )?)?)?"
+_TEXT, _SOUND = "(delta )*", "(says |sounds )*"
 WHOLE_REPLY = (
-    "created (item added part ((delta )*text|(says |sounds )*sound transcript) part-done item-done added-done )?"
-    "done ",
-    f"created ((item (added (part ((delta )*(text {_END})?|(says |sounds )*(sound (transcript {_END})?)?))?)?)?)?",
+    f"created (item added part ({_TEXT}text|{_SOUND}sound transcript) {_END})?done ",
+    f"created ((item (added (part ({_TEXT}(text {_ENDED})?|{_SOUND}(sound (transcript {_ENDED})?)?))?)?)?)?",
 )
 
 _union = get_args(RealtimeServerEvent)[0]
@@ -187,9 +187,8 @@ def assert_reply(reply: Sequence[wire.ServerEvent]) -> None:
                 assert response.status in ("completed", "cancelled", "incomplete", "failed")
                 assert response.output_modalities == modality
                 parts = [part for item in response.output for part in item.content]
-                assert [(part.type, _words(part)) for part in parts] == [
-                    (f"output_{modality[0]}", text)
-                ] * len(items)
+                said = [(part.type, _words(part)) for part in parts]
+                assert said == [(f"output_{modality[0]}", text)] * len(items)
 
 
 def _words(part: wire.Part | wire.ContentPart) -> str | None:
