@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 import wave
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jiwer
+import numpy as np
 import pytest
+from openai import AsyncOpenAI
 from websockets.sync.client import connect
 
 from metronome_cli.cli.local_server import serving
+from metronome_cli.frame import Failed, Frame, Said
 from metronome_cli.models.assets import locate
+from metronome_cli.profile import load_profile
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUESTION = locate("questions") / "capital-of-france.flac"
@@ -44,7 +54,7 @@ def test_a_spoken_call_is_held_by_a_script(tmp_path: Path, rate: int) -> None:
     assert done.stdout == "I hear nothing, but I keep the beat.\n"
 
 
-SCRIPTS = sorted(EXAMPLES.glob("**/*.py"))
+SCRIPTS = sorted(path for path in EXAMPLES.glob("**/*.py") if "__main__" in path.read_text())
 OPTIONAL = ("openai", "soundfile", "websockets")
 
 
@@ -89,6 +99,98 @@ def test_a_spoken_call_is_held_with_the_official_client(tmp_path: Path) -> None:
     (tmp_path / "null.toml").write_text(PROFILE)
     with serving(["--profile", str(tmp_path / "null.toml"), "--no-record"]) as url:
         assert held(url) == {"heard": "", "answer": "I hear nothing, but I keep the beat."}
+
+
+# ---- A model of one's own ----
+
+TOY = str(EXAMPLES / "own_model.toml")
+
+
+@pytest.fixture(scope="module")
+def toy() -> Iterator[str]:
+    """The URL of a server of the toy, found as a user's own model is: by PYTHONPATH."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])])
+        )
+        with serving(["--profile", TOY, "--no-record"]) as url:
+            yield url
+
+
+async def spoken(url: str, modality: Any, per_reply: Any = None) -> list[Any]:
+    """The events of one spoken question's reply, as the official client's own types."""
+    client = AsyncOpenAI(api_key="x", websocket_base_url=url.replace("http", "ws", 1) + "/v1")
+    async with client.realtime.connect(model="own") as call, asyncio.timeout(30):
+        session: Any = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+        await call.session.update(session=session | modality)
+        await call.input_audio_buffer.append(audio=base64.b64encode(bytes(4800)).decode())
+        await call.input_audio_buffer.commit()
+        await call.response.create(response=per_reply or {})
+        events = []
+        async for event in call:
+            assert event.type != "error", event
+            events.append(event)
+            if event.type == "response.done":
+                return events
+    raise AssertionError("the call ended before its reply")
+
+
+def of(events: list[Any], kind: str) -> list[Any]:
+    return [event for event in events if event.type == kind]
+
+
+def test_the_toy_hums_its_words_to_the_official_client(toy: str) -> None:
+    events = asyncio.run(spoken(toy, {}))
+    assert of(events, "session.updated")[0].session.output_modalities == ["audio"]
+    deltas = [event.delta for event in of(events, "response.output_audio_transcript.delta")]
+    sounds = [base64.b64decode(event.delta) for event in of(events, "response.output_audio.delta")]
+    assert set(deltas) <= set(own_model().WORDS)
+    assert len(deltas) == len(sounds) == 12
+    assert {len(pcm) for pcm in sounds} == {2 * 24_000 * 0.2 / 4}  # a quarter of a frame each
+    assert all(np.abs(np.frombuffer(pcm, "<i2")).max() > 1000 for pcm in sounds)
+    done = events[-1].response
+    assert (done.status, done.output_modalities) == ("incomplete", ["audio"])
+    assert done.output[0].content[0].type == "output_audio"
+    assert done.output[0].content[0].transcript == "".join(deltas)
+    assert of(events, "response.output_audio_transcript.done")[0].transcript == "".join(deltas)
+    assert len(of(events, "response.output_audio.done")) == 1
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["session", "reply"])
+def test_the_toy_writes_to_who_asks_for_text(toy: str, whole: bool) -> None:
+    text: Any = {"output_modalities": ["text"]}
+    events = asyncio.run(spoken(toy, text if whole else {}, None if whole else text))
+    assert not [event for event in events if "audio" in event.type and event.type.startswith("response")]
+    said = "".join(event.delta for event in of(events, "response.output_text.delta"))
+    assert len(said.split()) == 12
+    assert events[-1].response.output[0].content[0].text == said
+
+
+def own_model() -> Any:
+    spec = importlib.util.spec_from_file_location("own_model", EXAMPLES / "own_model.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["own_model"] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_toys_ears_keep_calls_apart_and_a_nan_ends_one_alone() -> None:
+    module = own_model()
+    profile = load_profile(TOY)
+    toy, alone = module.Toy(profile), module.Toy(profile)
+    for model in (toy, alone):
+        for session in (1, 2):
+            assert model.open(session, seed=session) is None
+    sound = np.full(3200, 0.5, np.float32)
+    bad = Frame(1, np.full(3200, np.nan, np.float32), reply=0)
+    good = Frame(2, sound, reply=0)
+    events = list(toy.tick([bad, good]))
+    assert events[0] == Failed(1, "its audio is not finite")
+    assert events[1:] == list(alone.tick([good]))
+    assert sum(isinstance(event, Said) for event in events) == profile.beat.tau
+    toy.close(1)
+    assert toy.usage().leased == toy.blocks(2)
 
 
 @pytest.mark.slow

@@ -95,4 +95,4 @@ def kind_of(name: str) -> Kind:
     """What is known of a profile's `model.kind`; of a user's own model only where it stands."""
     if name in KINDS:
         return KINDS[name]
-    return Kind(name, f"A model of your own, {name}.", (), rate=None)
+    return Kind(name, "A model of your own: what it needs, only it knows.", (), rate=None)
