@@ -37,7 +37,10 @@ SIZE = DecoderConfig(32, 2, 2, 1, 16, intermediate=64, vocab=len(WORDS), norm_ep
 
 @dataclass
 class Level:
-    loud: float = 0.0  # of what was heard, the latest counting most: all that the ears keep of a call
+    """All that the ears keep of a call."""
+
+    loud: float = 0.0  # of what was heard, the latest counting most
+    paused: bool = False  # whether the latest frame was quiet after sound
 
 
 class Ears:
@@ -46,7 +49,9 @@ class Ears:
 
     def hear(self, calls: Sequence[Level], pieces: Sequence[NDArray[np.float32]]) -> list[torch.Tensor]:
         for call, piece in zip(calls, pieces, strict=True):
-            call.loud = 0.5 * call.loud + 0.5 * float(np.abs(piece).mean()) if len(piece) else 0.5 * call.loud
+            now = float(np.abs(piece).sum()) / max(1, len(piece))
+            call.paused = call.loud > 0.02 > now
+            call.loud = 0.0 if call.paused else 0.5 * (call.loud + now)
         levels_CH = torch.outer(torch.tensor([call.loud for call in calls]), torch.arange(SIZE.hidden))
         return list(torch.cos(levels_CH).split(1))  # one position for each frame
 
@@ -108,7 +113,7 @@ class Toy:
 
     def take_turn(self, call: Call, frame: Frame) -> None:
         limit = self.profile.model.max_reply
-        if frame.reply is not None or (frame.duplex and (frame.texts or frame.commit)):
+        if frame.reply is not None or (frame.duplex and (frame.texts or frame.commit or call.ear.paused)):
             call.left, call.said = min(frame.reply or frame.most or limit, limit), 0
 
     def step(self, reads: dict[int, torch.Tensor], frames: dict[int, Frame]) -> Iterator[TickEvent]:

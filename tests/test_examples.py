@@ -18,6 +18,7 @@ from typing import Any
 import jiwer
 import numpy as np
 import pytest
+import soundfile
 from openai import AsyncOpenAI
 from websockets.sync.client import connect
 
@@ -117,7 +118,7 @@ def toy() -> Iterator[str]:
             yield url
 
 
-async def spoken(url: str, modality: Any, per_reply: Any = None) -> list[Any]:
+async def spoken(url: str, modality: Any, per_reply: Any) -> list[Any]:
     """The events of one spoken question's reply, as the official client's own types."""
     client = AsyncOpenAI(api_key="x", websocket_base_url=url.replace("http", "ws", 1) + "/v1")
     async with client.realtime.connect(model="own") as call, asyncio.timeout(30):
@@ -125,7 +126,7 @@ async def spoken(url: str, modality: Any, per_reply: Any = None) -> list[Any]:
         await call.session.update(session=session | modality)
         await call.input_audio_buffer.append(audio=base64.b64encode(bytes(4800)).decode())
         await call.input_audio_buffer.commit()
-        await call.response.create(response=per_reply or {})
+        await call.response.create(response=per_reply)
         events = []
         async for event in call:
             assert event.type != "error", event
@@ -140,7 +141,7 @@ def of(events: list[Any], kind: str) -> list[Any]:
 
 
 def test_the_toy_hums_its_words_to_the_official_client(toy: str) -> None:
-    events = asyncio.run(spoken(toy, {}))
+    events = asyncio.run(spoken(toy, {}, {}))
     assert of(events, "session.updated")[0].session.output_modalities == ["audio"]
     deltas = [event.delta for event in of(events, "response.output_audio_transcript.delta")]
     sounds = [base64.b64decode(event.delta) for event in of(events, "response.output_audio.delta")]
@@ -159,16 +160,42 @@ def test_the_toy_hums_its_words_to_the_official_client(toy: str) -> None:
 @pytest.mark.parametrize("whole", [True, False], ids=["session", "reply"])
 def test_the_toy_writes_to_who_asks_for_text(toy: str, whole: bool) -> None:
     text: Any = {"output_modalities": ["text"]}
-    events = asyncio.run(spoken(toy, text if whole else {}, None if whole else text))
+    events = asyncio.run(spoken(toy, text if whole else {}, {} if whole else text))
     assert not [event for event in events if "audio" in event.type and event.type.startswith("response")]
     said = "".join(event.delta for event in of(events, "response.output_text.delta"))
     assert len(said.split()) == 12
     assert events[-1].response.output[0].content[0].text == said
 
 
+@pytest.mark.assets("whisper-tiny.en")
+def test_load_measures_keeps_and_hears_what_the_toy_hums(toy: str, tmp_path: Path) -> None:
+    times = np.arange(16_000) / 16_000
+    (tmp_path / "speech").mkdir()
+    soundfile.write(tmp_path / "speech" / "tone.wav", 0.5 * np.sin(2 * np.pi * 440 * times), 16_000)
+    words = ["load", toy, "--sessions", "2", "--duration", "3s", "--keep-speech", "1", "--listen", "--json"]
+    options = ["--speech", str(tmp_path / "speech"), "--out", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "metronome_cli", *words, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 3), done.stderr
+    found = json.loads(done.stdout)["results"]
+    assert (found["protocol"], found["frames"]["stalled"], found["calls"]["errors"]) == ("metronome", 0, {})
+    assert found["freshness"]["last_s"]["n"] == found["frames"]["spoken"] > 0
+    assert found["sound"]["back_s"] == pytest.approx(found["sound"]["audible_s"])
+    [folder] = (tmp_path / "runs").iterdir()
+    assert found["spoken"] == ["spoken/call-0000.wav"]
+    samples, rate = soundfile.read(folder / found["spoken"][0])
+    assert rate == 24_000
+    assert len(samples) / rate == pytest.approx(0.05 * round(len(samples) / rate / 0.05))  # whole tokens
+    assert found["replies_wer"]["calls"] == 1  # hums are no words: how they are heard is Whisper's affair
+    frames = [json.loads(line) for line in (folder / "frames.jsonl").read_text().splitlines()[1:]]
+    hums = [frame for frame in frames if frame["said"]]
+    assert all(len(frame["said"].split()) == frame["tokens_out"] for frame in hums)
+
+
 def own_model() -> Any:
     spec = importlib.util.spec_from_file_location("own_model", EXAMPLES / "own_model.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["own_model"] = module  # where dataclasses look for it
     spec.loader.exec_module(module)

@@ -25,6 +25,7 @@ RATE = 16_000  # samples per second of every clip and packet
 PACKET_S = 0.02
 PACKET_SAMPLES = 320
 SCRIPT = "script.json"
+SOUND = 10 ** (-45 / 10)  # mean square of -45 dBFS: above a quiet room, below a soft voice
 GAP_S = (0.2, 1.0)  # silence between two clips: the shortest, the longest
 
 _SUFFIXES = (".wav", ".flac")

@@ -287,8 +287,12 @@ def test_a_key_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_path:
         "cancel_rate": 0.0,
         "vanish_rate": 0.0,
         "redials": 5,
+        "replies": "auto",
+        "keep_speech": 2,
     }
-    plan = plan_of({**typed, **rest, **words, "protocol": "auto", "model": ""})
+    plan = plan_of(
+        {**typed, **rest, **words, "protocol": "auto", "model": "", "replies": "auto", "keep_speech": 2}
+    )
     assert plan.api_key == "sk-file"
     assert (plan.sessions, plan.redial) == (3, False)
     assert "sk-file" not in str(plan.settings())

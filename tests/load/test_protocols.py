@@ -141,7 +141,7 @@ def test_an_openai_reply_is_cancelled_once_and_only_while_it_lasts(clips: list[C
             [Token("a", "r")],
         ),
         ('{"type":"response.text.delta","delta":"a","response_id":"r"}', [Token("a", "r")]),
-        ('{"type":"response.output_audio.delta","delta":"' + "A" * 64_000 + '"}', [Sound(1.0)]),
+        ('{"type":"response.output_audio.delta","delta":"' + "A" * 64_000 + '"}', [Sound(bytes(48_000))]),
         ('{"type":"response.done","response":{"id":"r"}}', [ReplyDone("r")]),
         ('{"type":"session.created","session":{"id":"s"}}', [Begun("s")]),
         ('{"type":"error","error":{"code":"c"}}', [Fault("c")]),
@@ -293,7 +293,7 @@ def test_a_malformed_moshi_message_is_an_input_error(message: str | bytes) -> No
 
 
 def test_sound_that_is_no_opus_is_no_sound_and_no_crash() -> None:
-    assert list(Moshi().hear(b"\x01not an Ogg page")) == [Sound(0.0)]
+    assert list(Moshi().hear(b"\x01not an Ogg page")) == [Sound(b"")]
 
 
 def test_each_packet_reaches_a_moshi_server_within_two_of_them() -> None:

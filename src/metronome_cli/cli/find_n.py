@@ -75,7 +75,7 @@ def _climb(
     while (n := next_n({n: point.held for n, point in points.items()}, plan.sessions, most)) is not None:
         if points:
             clock.wait_until(clock.now() + _SETTLE_S)
-        point, failure = _try(replace(plan, sessions=n), clips, folder)
+        point, failure = _try(replace(plan, sessions=n, keep_speech=0), clips, folder)
         lost = lost or failure
         if point.results["stopped_early"]:
             raise KeyboardInterrupt

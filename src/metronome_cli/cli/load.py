@@ -62,6 +62,9 @@ def load(
     silence: opt.Silence = None,
     protocol: opt.Protocol = "auto",
     model: opt.Model = "",
+    replies: opt.Replies = "auto",
+    keep_speech: opt.KeepSpeech = 4,
+    listen: opt.Listen = False,
     api_key_file: opt.ApiKeyFile = None,
     budget: opt.Budget = None,
     find_n: opt.FindN = False,
@@ -82,6 +85,7 @@ def load(
       metronome load --sessions 8 --duration 5m
       metronome load --sessions 8 --call-length exp:30s --vanish-rate 0.1 --cancel-rate 0.2
       metronome load --offer 200 --arrival-rate 2 --arrivals poisson --call-length lognormal:60s:0.5
+      metronome load --sessions 4 --replies audio --listen
       metronome load --find-n --duration 30s --budget 1s
       metronome load ws://127.0.0.1:8000/v1/realtime --protocol vllm --model NAME --talk 5s --silence 2s
     """
@@ -92,7 +96,7 @@ def load(
 
             report, failure = search(plan, speech, most, resume, out, wait)
         else:
-            report, failure = measure(plan, speech, out, wait)
+            report, failure = measure(plan, speech, out, wait, listen)
     show(report, as_json)
     if failure:
         raise failure
@@ -108,13 +112,17 @@ def be_patient(plan: Plan, wait_s: float) -> None:
         await_ready(plan.url, wait_s, SystemClock(), lambda why: typer.echo(why, err=True))
 
 
-def measure(plan: Plan, speech: str, out: Path, wait_s: float) -> tuple[Report, MetronomeError | None]:
+def measure(
+    plan: Plan, speech: str, out: Path, wait_s: float, listen: bool = False
+) -> tuple[Report, MetronomeError | None]:
     """Run `plan`, and leave a run folder with everything it found. The error says why that is not whole."""
     clips = read_speech(speech)
     be_patient(plan, wait_s)
     with recording(out, "load", name_of(plan)) as (folder, recorder):
-        report, _ = hold(plan, clips, recorder)
-    return report, keep(report, folder, recorder.failure)
+        report, run = hold(plan, clips, recorder)
+    if listen:
+        _listen(report, run)
+    return report, keep(report, folder, recorder.failure, run)
 
 
 def hold(
@@ -137,17 +145,36 @@ def hold(
     return report, run
 
 
-def keep(report: Report, folder: Path, unrecorded: str = "") -> MetronomeError | None:
-    """Save and draw a report; `unrecorded` says why its records are not whole.
+def _listen(report: Report, run: Run) -> None:
+    """Let somebody hear the replies who knows nothing of what was meant."""
+    from ..errors import AssetError
+    from ..load.results import reply_errors
+    from ..models.listener import Listener
+
+    try:
+        report.results["replies_wer"] = reply_errors(run, Listener().write)
+    except AssetError as error:
+        report.notes.append(f"replies were not listened to: {error}")
+        return
+    if report.results["replies_wer"] is None:
+        report.notes.append("replies were not listened to: none was kept that had both sound and text")
+
+
+def keep(report: Report, folder: Path, unrecorded: str = "", run: Run | None = None) -> MetronomeError | None:
+    """Save and draw a report, with the speech that was kept; `unrecorded` says why its records are not whole.
 
     A full disk, or a folder that is gone, is handed back as a value: it must not cost the answer.
     """
     from ..errors import MetronomeError
+    from ..load.results import spoken_by
+    from ..load.spoken import write_all
     from ..reporting.summary import redraw
 
     failure = MetronomeError(unrecorded) if unrecorded else None
     report.notes += [unrecorded] if unrecorded else []
     try:
+        if run:
+            report.results["spoken"] = write_all(spoken_by(run), folder)
         report.save(folder)
         redraw(folder)
     except OSError as error:

@@ -128,6 +128,25 @@ Protocol = Annotated[
     ),
 ]
 Model = Annotated[str, typer.Option(help="The model to ask for, where a server wants to know (vllm).")]
+Replies = Annotated[
+    str,
+    typer.Option(
+        help="What replies are to be: text, audio, or auto, which is our own server's default and text "
+        "elsewhere."
+    ),
+]
+KeepSpeech = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="CALLS", help="Calls whose first minute of spoken replies is kept as WAV in the run."
+    ),
+]
+Listen = Annotated[
+    bool,
+    typer.Option(
+        "--listen", help="Let openai-whisper hear what was kept, and count errors against the transcript."
+    ),
+]
 ApiKeyFile = Annotated[
     Path | None,
     typer.Option(help=f"A file whose first line is the server's API key; or set {KEY_VARIABLE}."),
@@ -178,7 +197,17 @@ def plan_of(typed: Mapping[str, Any]) -> Plan:
     )
 
 
-_SAME = ("arrivals", "redials", "call_length", "cancel_rate", "vanish_rate", "protocol", "model")
+_SAME = (
+    "arrivals",
+    "redials",
+    "call_length",
+    "cancel_rate",
+    "vanish_rate",
+    "protocol",
+    "model",
+    "replies",
+    "keep_speech",
+)
 
 
 def _api_key(file: Path | None) -> str:

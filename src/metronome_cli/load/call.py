@@ -19,6 +19,7 @@ from ..wire import TickEvent
 from .arrivals import Manner
 from .frames import CallFrames
 from .protocols import Begun, Event, Fault, Heard, ReplyDone, Sound, Token
+from .spoken import Spoken
 from .targets import TurnedAway
 
 Fate = Literal["waiting", "live", "done", "vanished", "refused", "unreachable", "cut_off"]
@@ -59,7 +60,9 @@ class Call:
         self.beats: tuple[int, int] | None = None  # the server's count of the first and the last beat it told
         self.last_due = 0.0  # when the last frame that it told was due
         self.heard: list[str] = []  # transcripts of servers that tell no ticks
-        self.sound_s = 0.0  # speech given back
+        self.sound_s = 0.0  # speech given back,
+        self.audible_s = 0.0  # and what of it is no silence
+        self.spoken: Spoken | None = None  # the first of it, where it is kept
         self.cancels: dict[str, Cancel] = {}  # by reply
         self.reply: str | None = None  # the one in progress
         self._on_frame = on_frame
@@ -82,7 +85,7 @@ class Call:
             case ReplyDone():
                 self.reply = None
             case Sound():
-                self.sound_s += event.seconds
+                self._sound(frames, event, at)
             case Heard():
                 self.heard.append(event.text)
             case Begun():
@@ -92,6 +95,21 @@ class Call:
 
     def _token(self, frames: CallFrames, event: Token, at: float) -> None:
         frames.token(at, event.text)
-        self.reply = event.reply
-        if event.reply in self.cancels:
-            self.cancels[event.reply].last = at
+        if self.spoken:
+            self.spoken.read(event.text)
+        self._goes_on(event.reply, at)
+
+    def _sound(self, frames: CallFrames, event: Sound, at: float) -> None:
+        self.sound_s += event.seconds
+        audible = event.audible
+        self.audible_s += event.seconds if audible else 0.0
+        frames.sound(at, audible)
+        if self.spoken:
+            self.spoken.hear(event.pcm)
+        if event.reply:  # else the protocol has one endless stream of sound
+            self._goes_on(event.reply, at)
+
+    def _goes_on(self, reply: str, at: float) -> None:
+        self.reply = reply
+        if reply in self.cancels:
+            self.cancels[reply].last = at

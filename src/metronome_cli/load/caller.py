@@ -20,7 +20,7 @@ from ..clock import Clock
 from ..errors import InputError, MetronomeError
 from .call import Call, Cancel
 from .frames import CallFrames
-from .protocols import Message, Token, Tongue, recognise, tongue
+from .protocols import Message, Sound, Token, Tongue, recognise, tongue
 from .targets import TurnedAway, dial
 
 GREETING_S = 10.0  # how long an open line may stay mute: some servers take one caller and let the others wait
@@ -38,6 +38,7 @@ class Target:
     protocol: str = "auto"
     model: str = ""
     api_key: str = ""
+    modality: str = "auto"  # of replies, one of protocols.MODALITIES
 
 
 async def hold(call: Call, target: Target, clock: Clock, until: float, stop: asyncio.Event) -> None:
@@ -80,7 +81,7 @@ async def _answered(
     if first is None:
         return
     call.protocol = recognise(target.protocol, target.address, first)
-    caller = _Caller(call, line, tongue(call.protocol, target.model), clock)
+    caller = _Caller(call, line, tongue(call.protocol, target.model, target.modality), clock)
     caller.heed(first)
     call.begun.set()
     await caller.talk(until, stop)
@@ -141,8 +142,10 @@ class _Caller:
             call.errors[error.code] += 1
             return
         for event in events:
-            begins = isinstance(event, Token) and event.reply != call.reply
+            before = call.reply
             call.note(self._frames, event, at)
+            # Sound without a reply's name is one endless stream: nothing begins in it.
+            begins = isinstance(event, Token | Sound) and call.reply != before
             if begins and self._whims.random() < call.manner.cancel_rate:
                 errand = asyncio.create_task(self._cancel(call.reply))
                 self._errands.add(errand)

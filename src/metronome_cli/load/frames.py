@@ -22,7 +22,9 @@ class CallFrames:
 
     def __init__(self, session: int, start: float, arm: str = "") -> None:
         self.start = start  # when sample 0 was due
-        self.tokens = array("d")  # arrivals, for servers that send no tick event
+        self.tokens = array("d")  # arrivals of text and of audible sound, for servers that send no tick event
+        self._outputs = array("d")  # of all that is said, silence too
+        self._sounds = False  # whether any of it was sound
         self._session = session
         self._arm = arm
         self._lags = array("d")
@@ -47,13 +49,23 @@ class CallFrames:
     def token(self, at: float, text: str) -> None:
         """A token arrived; its text may be empty."""
         self.tokens.append(at)
+        self._outputs.append(at)
         self._said.append(text)
+
+    def sound(self, at: float, audible: bool) -> None:
+        """Sound arrived, of a token of its own or of one whose text came just before."""
+        self._sounds = True
+        self._outputs.append(at)
+        self._said.append("")
+        if audible:
+            self.tokens.append(at)
 
     def close(self, event: TickEvent) -> FrameRecord:
         """The frame that `event` closes."""
         # Ticks are asked for once the call has begun: a frame before that leaves its tokens here.
-        fresh = max(self._open, len(self.tokens) - event.tokens_out)
-        arrived = self.tokens[fresh:]
+        most = event.tokens_out * (2 if self._sounds else 1)  # a token may be a text and a sound
+        fresh = max(self._open, len(self._outputs) - most)
+        arrived = self._outputs[fresh:]
         record = FrameRecord(
             session=self._session,
             age_s=event.audio_end_ms / 1000,
@@ -64,7 +76,7 @@ class CallFrames:
             first=arrived[0] if arrived else None,
             last=arrived[-1] if arrived else None,
             tokens_in=event.tokens_in,
-            tokens_out=len(arrived),
+            tokens_out=min(len(arrived), event.tokens_out),
             blocks=event.kv_blocks,
             stalled=event.stalled,
             speaking=event.speaking,
@@ -73,7 +85,7 @@ class CallFrames:
             lag=self._lag_of(event.audio_end_ms / 1000),
             arm=self._arm,
         )
-        self._open = len(self.tokens)
+        self._open = len(self._outputs)
         self._said.clear()
         return record
 

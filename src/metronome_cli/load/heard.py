@@ -32,7 +32,12 @@ def heard_errors(
     for stream, heard in calls[:MOST_CALLS]:
         words, head, tail = _spoken(stream, script, normal)
         if words and heard:
-            outputs.append(_compare(words, normal(heard).split(), head, tail))
+            outputs.append(compare(words, normal(heard).split(), head, tail))
+    return added_up(outputs)
+
+
+def added_up(outputs: Sequence[jiwer.WordOutput]) -> dict[str, Any] | None:
+    """Word errors of several calls together; None of none."""
     if not outputs:
         return None
     lost, added, wrong, right = (
@@ -67,7 +72,7 @@ def _spoken(
     return [word for part in parts for word in part], len(parts[0]), tail
 
 
-def _compare(said: list[str], heard: list[str], head: int, tail: int) -> jiwer.WordOutput:
+def compare(said: list[str], heard: list[str], head: int, tail: int) -> jiwer.WordOutput:
     """The alignment with the fewest errors over all cuts of up to `head` and `tail` words."""
     starts = range(min(head, len(said) - 1) + 1)
     start = min(starts, key=lambda cut: _errors(_align(said[cut:], heard)))

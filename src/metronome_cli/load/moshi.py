@@ -70,15 +70,16 @@ class Moshi:
             case 0:
                 return [Begun()]
             case 1:
-                return [Sound(self._decoded(payload) / MOSHI_RATE)]
+                return [Sound(self._decoded(payload))]
             case 2:
                 return [Token(payload.decode("utf-8", "replace"))]
             case 5:
                 return [Fault(payload.decode("utf-8", "replace")[:60])]
         return []
 
-    def _decoded(self, pages: bytes) -> int:
+    def _decoded(self, pages: bytes) -> bytes:
         try:
-            return len(self._reader.append_bytes(pages))
+            samples = self._reader.append_bytes(pages)
+            return bytes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
         except Exception as error:  # sphn raises bare ValueError and its own codec errors alike
             raise InputError("invalid_audio", "message", len(pages), f"expected Ogg Opus ({error})") from None

@@ -13,7 +13,7 @@ from ..errors import ProfileError
 from ..report import without_login
 from .arrivals import KINDS, Manner, arrival_times, spread_shares, stay
 from .lengths import Length
-from .protocols import CANNOT_CANCEL, NAMES
+from .protocols import CANNOT_CANCEL, CANNOT_CHOOSE, MODALITIES, NAMES
 from .targets import endpoint
 
 
@@ -43,6 +43,8 @@ class Plan:
     vanish_rate: float = 0.0
     talk_s: float | None = None
     silence_s: float | None = None
+    replies: str = "auto"  # what replies are to be, one of protocols.MODALITIES
+    keep_speech: int = 0  # calls whose speech is kept
     budget_s: float | None = None  # what freshness may be; None: one frame of the server
     api_key: str = field(default="", repr=False)
 
@@ -72,6 +74,10 @@ class Plan:
     def _check_words(self) -> None:
         if self.protocol not in NAMES:
             raise ProfileError("protocol", self.protocol, f"use one of {', '.join(NAMES)}")
+        if self.replies not in MODALITIES:
+            raise ProfileError("replies", self.replies, f"use one of {', '.join(MODALITIES)}")
+        if self.replies != "auto" and self.protocol in CANNOT_CHOOSE:
+            raise ProfileError("replies", self.replies, f"{self.protocol} has no way to choose; leave it out")
         if self.arrivals not in KINDS:
             raise ProfileError("arrivals", self.arrivals, f"use one of {', '.join(KINDS)}")
         if self.arrivals != "constant" and self.rate_hz is None:

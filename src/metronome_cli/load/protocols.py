@@ -12,13 +12,18 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
+import numpy as np
 
 from ..errors import TargetUnreachable
+from ..frame import SPEAKING_RATE
+from ..speech import SOUND
 from ..wire import TickEvent
 
 MOSHI_PATH = "/api/chat"
 NAMES = ("auto", "metronome", "openai", "vllm", "moshi")
 CANNOT_CANCEL = ("vllm", "moshi")
+MODALITIES = ("auto", "text", "audio")  # of replies; auto: our own server's default, of others text
+CANNOT_CHOOSE = ("vllm", "moshi")  # in what they reply
 
 Message = str | bytes
 
@@ -48,9 +53,20 @@ class ReplyDone:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """Seconds of speech that the server gave back."""
+    """Speech given back: PCM16 little-endian mono at SPEAKING_RATE, and the reply as a Token has it."""
 
-    seconds: float
+    pcm: bytes
+    reply: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return len(self.pcm) / 2 / SPEAKING_RATE
+
+    @property
+    def audible(self) -> bool:
+        """Whether somebody would call it sound: a model that never rests sends its silence too."""
+        samples = np.frombuffer(self.pcm, "<i2").astype(np.float32) / 32768
+        return len(samples) > 0 and float(samples @ samples) > SOUND * len(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +132,7 @@ def recognise(asked: str, address: str, first: Message) -> str:
     return "metronome" if isinstance(session.get("metronome"), dict) else "openai"
 
 
-def tongue(name: str, model: str) -> Tongue:
+def tongue(name: str, model: str, modality: str = "auto") -> Tongue:
     """A caller's side of protocol `name`, for one call. TargetUnreachable says what it lacks."""
     if name == "vllm":
         from .vllm import Vllm
@@ -130,7 +146,7 @@ def tongue(name: str, model: str) -> Tongue:
         return Moshi()
     from .openai import Metronome, OpenAI
 
-    return Metronome() if name == "metronome" else OpenAI()
+    return Metronome(modality) if name == "metronome" else OpenAI(modality)
 
 
 def _json(message: Message) -> Any:

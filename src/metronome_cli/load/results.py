@@ -7,8 +7,11 @@ Ignores: how they came about, and how they are shown.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..speech import RATE
 from ..trace import FrameRecord
@@ -26,6 +29,7 @@ from .figures import (
     waits_after_speech,
 )
 from .runner import Run
+from .spoken import Spoken, spoken_errors
 
 # As with p99, one frame in a hundred may fail its session without the run failing its callers.
 CADENCE = 0.99
@@ -75,6 +79,24 @@ def word_errors(run: Run) -> dict[str, Any] | None:
     from .heard import heard_errors
 
     return heard_errors(calls, script, normal)
+
+
+def spoken_by(run: Run) -> list[Spoken]:
+    """The speech that was kept, of calls that got any."""
+    return [call.spoken for call in run.calls if call.spoken and call.spoken.pcm]
+
+
+def reply_errors(run: Run, listen: Callable[[list[NDArray[np.float32]]], list[str]]) -> dict[str, Any] | None:
+    """Word errors of what a listener hears of the kept speech against its transcripts; None without any.
+
+    `listen` writes down clips of mono float32 at speech.RATE.
+    """
+    spoken = spoken_by(run)
+    if not spoken:
+        return None
+    from ..models.normal import normal
+
+    return spoken_errors(spoken, listen([one.samples() for one in spoken]), normal)
 
 
 def limits(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -221,7 +243,8 @@ def _sound(run: Run) -> dict[str, float] | None:
     """Seconds of speech given back, and per second sent: the cadence of a model that speaks all the time."""
     back = sum(call.sound_s for call in run.calls)
     sent = sum(call.stream.sent / RATE for call in run.calls if call.sound_s)
-    return {"back_s": back, "share": back / sent} if sent else None
+    audible = sum(call.audible_s for call in run.calls)
+    return {"back_s": back, "audible_s": audible, "share": back / sent} if sent else None
 
 
 def _speech_share(calls: Sequence[Call]) -> float | None:

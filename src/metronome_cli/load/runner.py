@@ -25,6 +25,7 @@ from .arrivals import redial_wait
 from .call import Call
 from .caller import Target, hold
 from .plan import Plan
+from .spoken import Spoken
 from .spurts import spurts
 from .targets import endpoint
 from .ticks import TickBook
@@ -95,7 +96,8 @@ class _Desk:
         self._plan, self._clock, self._recorder = plan, clock, recorder
         self._speech = clips if plan.talk_s is None else spurts(clips, plan.talk_s)
         self._gap_s = GAP_S if plan.silence_s is None else (plan.silence_s, plan.silence_s)
-        self._target = Target(endpoint(plan.url, plan.protocol), plan.protocol, plan.model, plan.api_key)
+        address = endpoint(plan.url, plan.protocol)
+        self._target = Target(address, plan.protocol, plan.model, plan.api_key, plan.replies)
         self._recent: deque[FrameRecord] = deque(maxlen=_RECENT)
         self._last: dict[int, FrameRecord] = {}
         self._book = TickBook(self._tick, plan.arm)
@@ -165,6 +167,7 @@ class _Desk:
         number, plan = len(self._run.calls), self._plan
         stream = Stream(self._speech, plan.seed, number, self._gap_s)
         call = Call(number, stream, self._frame, plan.manner(number))
+        call.spoken = Spoken(number) if number < plan.keep_speech else None
         self._run.calls.append(call)
         return call
 

@@ -115,6 +115,8 @@ def _frame_facts(results: Results) -> list[tuple[str, str]]:
     ]
     if sound := results.get("sound"):
         facts.append(("speech given back, of what was sent", share(sound["share"])))
+    if errors := results.get("replies_wer"):
+        facts.append(("replies misheard (of words written)", f"{share(errors['wer'])} ({errors['words']})"))
     if errors := results.get("wer"):
         facts.append(("words misheard (of words said)", f"{share(errors['wer'])} ({errors['words']})"))
     return [

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..frame import Frame
-from ..speech import RATE
+from ..speech import RATE, SOUND
 
 HOP_S = 0.02
 PAUSE_S = 2.0  # silence after which a caller waits for an answer; ears end an utterance far sooner
-_FLOOR = 10 ** (-45 / 10)  # mean square of -45 dBFS: above a quiet room, below a soft voice
 
 
 class Unanswered:
@@ -81,7 +80,7 @@ class Unanswered:
         whole = len(audio) // self._hop
         self._rest = audio[whole * self._hop :].copy()  # a view would keep the whole frame alive
         hops = audio[: whole * self._hop].reshape(whole, self._hop)
-        (loud,) = (np.vecdot(hops, hops) > _FLOOR * self._hop).nonzero()
+        (loud,) = (np.vecdot(hops, hops) > SOUND * self._hop).nonzero()
         before = int(loud[0]) if len(loud) else whole
         if self._duplex and (self._hush + before) * HOP_S >= PAUSE_S:
             self._turn_over()
