@@ -37,6 +37,7 @@ class Kind:
     weights: tuple[str, ...] = ("thinker",)  # the fields of [model] that name checkpoints
     rate: int | None = 16_000  # samples per second of the audio that it hears; None: any
     output: Output = "text"
+    reads: bool = True  # typed text is more to it than nothing
     chunk: int = 1
     caches: dict[str, Cache] = field(default_factory=dict)  # by the last part of a hub id, in lower case
 
@@ -81,6 +82,7 @@ KINDS = {
         "Moshi: it listens and speaks at once, and thinks aloud in text.",
         rate=24_000,
         output="audio",
+        reads=False,
         caches={"moshiko-pytorch-bf16": Cache(32, 32, 128)},
     ),
 }

@@ -290,9 +290,7 @@ def test_a_key_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_path:
         "replies": "auto",
         "keep_speech": 2,
     }
-    plan = plan_of(
-        {**typed, **rest, **words, "protocol": "auto", "model": "", "replies": "auto", "keep_speech": 2}
-    )
+    plan = plan_of({**typed, **rest, **words, "protocol": "auto", "model": ""})
     assert plan.api_key == "sk-file"
     assert (plan.sessions, plan.redial) == (3, False)
     assert "sk-file" not in str(plan.settings())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PLAN, CELLS = "plan.json", "cells"
 SCORES = ("answers", "loops", "stream_ppl", "gen_ppl", "asr_wer", "pace")
 
+_JUDGE = "smollm2-135m-instruct"  # of what models say that are more than a text model
 _SEGMENT_S = 14.0  # of a free-running call: a question, and time to answer it
 
 
@@ -61,7 +62,7 @@ def quality(
     ] = "builtin",
     spoken: Annotated[bool, typer.Option(help="Ask aloud, through the ears, instead of typing.")] = False,
     judge: Annotated[
-        str | None, typer.Option(help="Who judges gen_ppl: an asset, folder or hub id; the model itself.")
+        str | None, typer.Option(help="Who judges gen_ppl: asset, folder or hub id; text models themselves.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a grid to go on with.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")] = False,
@@ -114,7 +115,7 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
     """The grid and the probe; every option is checked before anything is loaded."""
     from ..clock import SystemClock
     from ..errors import ProfileError
-    from ..probes.cells import Plan
+    from ..probes.cells import TEXT_MODELS, Plan
     from ..probes.grid import Grid
     from ..probes.quality import Material, Probe
     from ..probes.questions import place_of
@@ -123,8 +124,10 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
     profile = load_profile(asked["profile"])
     scores = _words(asked["scores"], "scores", SCORES)
     modes = _words(asked["modes"], "modes", ("turn", "free"))
-    kinds = modes if {"answers", "loops", "gen_ppl"} & set(scores) else []
-    kinds += ["stream"] * ("stream_ppl" in scores) + ["repeat"] * ("asr_wer" in scores)
+    # A model that speaks is heard in what it answers anyway; one that writes says sentences after a voice.
+    listen = "asr_wer" in scores and profile.model.speaks
+    kinds = modes if listen or {"answers", "loops", "gen_ppl"} & set(scores) else []
+    kinds += ["stream"] * ("stream_ppl" in scores) + ["repeat"] * ("asr_wer" in scores and not listen)
     kinds += ["pace"] * ("pace" in scores)
     segment_frames = max(2, round(_SEGMENT_S / profile.beat.frame_s))
     frames = asked["minutes"] * 60 / profile.beat.frame_s
@@ -151,8 +154,9 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
         data=asked["data"],
         text=asked["text"],
         stream_tokens=asked["stream_tokens"],
-        judge=asked["judge"],
+        judge=asked["judge"] or (None if profile.model.kind in TEXT_MODELS else _JUDGE),
         gen_ppl="gen_ppl" in scores,
+        listen=profile.model.speaks and bool({"asr_wer", "gen_ppl"} & set(scores)),
     )
     return grid, Probe(profile, plan, material, grid.windows, SystemClock())
 

@@ -36,3 +36,4 @@ class Said:
     age_s: float
     age_tokens: int  # heard and said before
     stalled: int  # frames without a block
+    pcm: bytes = b""  # how it was said, as frame.Said has it; b"" by a model that only writes

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..clock import Clock
+from ..errors import ProfileError
+from ..kinds import kind_of
 from ..models.factory import build
 from ..profile import Profile
 from ..window import most_blocks
@@ -25,6 +27,7 @@ from .sessions import Brings, Stage
 from .spoken import error_rates
 
 _TOKENS_PER_TURN = 160  # of a question and its reply, generously: an unbounded call must not stall here
+TEXT_MODELS = ("cascade", "text", "null")  # kinds whose thinker can be asked, and judge, by itself
 _PACED_FRAMES = 7  # their median is what a frame takes
 
 Watch = Callable[[float], None]
@@ -67,7 +70,8 @@ def play(
 ) -> list[dict[str, Any]]:
     """The answers of cells of one kind and seed with their scores, and the blocks that a call took.
 
-    All are played side by side in one model, every call under the bound of its own cell.
+    All are played side by side in one model, every call under the bound of its own cell. An answer that was
+    spoken has its sound as "pcm", for somebody to listen to and to take out.
     """
     calls = calls_of(plan, cells[0], questions)
     stage = stage_of(cells, plan, profile, len(calls[0]), clock)
@@ -113,7 +117,7 @@ def stage_of(cells: Sequence[Cell], plan: Plan, profile: Profile, turns: int, cl
     said = plan.segment_frames * profile.beat.tau if free else 0
     longest = turns * (_TOKENS_PER_TURN + said) + _TOKENS_PER_TURN
     sections = {
-        "model": {"mode": "free" if free else "turn", "kind": "cascade" if spoken else "text"},
+        "model": {"mode": "free" if free else "turn", "kind": _kind(profile, spoken)},
         "window": {"policy": "unbounded"},
         "pool": {"blocks": plan.sessions * sum(_blocks(cell, profile, longest) for cell in cells)},
         "run": {"seed": cells[0].seed},
@@ -124,6 +128,16 @@ def stage_of(cells: Sequence[Cell], plan: Plan, profile: Profile, turns: int, cl
     return Stage(
         build(ready), ready, clock, [cell.bound.terms for cell in cells for _ in range(plan.sessions)]
     )
+
+
+def _kind(profile: Profile, spoken: bool) -> str:
+    """A model that hears by itself is asked as it is; a text model is given ears where they are wanted."""
+    kind = profile.model.kind
+    if kind in TEXT_MODELS:
+        return "cascade" if spoken else "text"
+    if not (spoken or kind_of(kind).reads):
+        raise ProfileError("spoken", spoken, f"{kind} hears and does not read: ask it aloud (--spoken)")
+    return kind
 
 
 def _blocks(cell: Cell, profile: Profile, longest: int) -> int:
@@ -153,4 +167,6 @@ def _row(said: Said) -> dict[str, Any]:
     if asked.audio is not None:
         # No policy can change what was heard: a control of the ears, beside the scores of the reply.
         row["heard_wer"] = error_rates([asked.text], [said.heard]).wer
+    if said.pcm:
+        row["pcm"] = said.pcm
     return row

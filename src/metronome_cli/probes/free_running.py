@@ -67,4 +67,5 @@ def _answer(asked: Asked, told: Sequence[Told]) -> Said:
         age_s=records[0].age_s,
         age_tokens=told[0].tokens,
         stalled=sum(record.stalled for record in records),
+        pcm=b"".join(one.pcm for one in told),
     )

@@ -18,13 +18,14 @@ from ..clock import Clock
 from ..engine.linear import products_of
 from ..models.assets import locate
 from ..models.chat import Chat
+from ..models.listener import Listener
 from ..models.perplexity import Scorer, load_judge
 from ..profile import Profile
 from .cells import Plan, Watch, pace, play
 from .grid import PLAYED, STEP, Cell
 from .questions import Question, read_questions
 from .repeating import Repeating
-from .spoken import instruments
+from .spoken import error_rates, find_listener, heard_back, instruments
 from .stream import places, read_stream, read_text
 
 _MOST_JUDGED = 128  # tokens of a reply that a judge reads
@@ -41,6 +42,7 @@ class Material:
     stream_sessions: int = 2
     judge: str | None = None
     gen_ppl: bool = True
+    listen: bool = False  # to the speech of a model that speaks; its judge reads what is heard
 
 
 @dataclass
@@ -121,9 +123,23 @@ class Probe:
         found = play(
             cells, self.plan, self.profile, self.questions, self.clock, lambda share: watch(0.9 * share)
         )
+        self._listen([row for cell in found for call in cell["calls"] for row in call])
         if self.material.gen_ppl:
             self._judge([row for cell in found for call in cell["calls"] for row in _spread(call)])
         return found
+
+    def _listen(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Have every spoken answer written down, and count the errors against the model's own text."""
+        spoken = [row.pop("pcm", b"") for row in rows]
+        if not (self.material.listen and any(spoken)):
+            return
+        for row, heard in zip(rows, heard_back(spoken, self._listener), strict=True):
+            row["transcript"] = heard
+            row["asr_wer"] = error_rates([row["said"]], [heard]).wer  # None where nothing was written
+
+    @cached_property
+    def _listener(self) -> Listener:
+        return find_listener(self.profile.model.ears)
 
     @cached_property
     def _repeating(self) -> Repeating:
@@ -136,7 +152,7 @@ class Probe:
         """Note what each reply costs a judge who has read its question afresh: nats in all, and tokens."""
         chat = self._judges_chat
         contexts = [chat.header + chat.turn(row["asked"], "header") for row in rows]
-        replies = [self.judge.encode(row["said"])[:_MOST_JUDGED] for row in rows]
+        replies = [self.judge.encode(row.get("transcript", row["said"]))[:_MOST_JUDGED] for row in rows]
         paid = self.judge.nll_of_replies(contexts, replies)
         for row, reply, nll in zip(rows, replies, paid, strict=True):
             row["gen_nll"], row["gen_tokens"] = float(nll.sum()), len(reply)

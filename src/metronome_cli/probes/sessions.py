@@ -45,6 +45,7 @@ class Told:
     record: FrameRecord
     ended: bool
     tokens: int  # of the call so far, heard and said: its age as the window counts it
+    pcm: bytes = b""  # what was said aloud
 
 
 class Stage:
@@ -68,6 +69,7 @@ class Stage:
         self._records: dict[SessionId, FrameRecord] = {}
         self._ended: set[SessionId] = set()
         self._tokens: dict[SessionId, int] = {}
+        self._spoken: dict[SessionId, list[bytes]] = {}  # in this frame
 
     def open(self, calls: int, duplex: bool) -> list[SessionId]:
         """Open `calls` calls, in a model that answers by itself (`duplex`) or when asked."""
@@ -94,11 +96,14 @@ class Stage:
         due = self._ticks * self._frame_s
         self._virtual.wait_until(due)
         self._ended.clear()
+        self._spoken.clear()
         began = self._real.now()
         self._beat.run(Tick(self._ticks - 1, due))
         self.busy_s.append(self._real.now() - began)
         return {
-            number: Told(record, number in self._ended, self._tokens[number])
+            number: Told(
+                record, number in self._ended, self._tokens[number], b"".join(self._spoken.get(number, []))
+            )
             for number, record in self._records.items()
         }
 
@@ -113,6 +118,8 @@ class Stage:
 
     def said(self, word: Said) -> None:
         self._tokens[word.session] += 1
+        if word.pcm:
+            self._spoken.setdefault(word.session, []).append(word.pcm)
         if word.end:
             self._ended.add(word.session)
 

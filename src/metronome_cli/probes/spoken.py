@@ -1,5 +1,7 @@
 """`asr_wer`: what a listener hears of a spoken reply, with model, voice and ears told apart.
 
+A model that only writes is given a voice; one that speaks has its own, and its text is what it meant to say.
+
 Knows:   word and character error rates, and which text is held against which.
 Ignores: how replies are spoken and heard (models/voice.py, models/listener.py), sessions, policies.
 """
@@ -14,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AssetError, NotMeasured
+from ..frame import SPEAKING_RATE
 from ..models.listener import Listener
 from ..models.normal import normal
 from ..models.voice import Voice, find_voice
+from ..speech import RATE, at_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,23 @@ def _words(text: str) -> str:
     return " ".join(word for word in normal(text).split() if any(map(str.isalnum, word)))
 
 
+def heard_back(spoken: Sequence[bytes], listener: Listener) -> list[str]:
+    """What `listener` hears of a model's own speech (as frame.Said has it), reply by reply."""
+    clips = [np.frombuffer(pcm, "<i2") * np.float32(1 / 32768) for pcm in spoken]
+    return listener.write([at_rate(clip, RATE, SPEAKING_RATE) if len(clip) else clip for clip in clips])
+
+
 def instruments(checkpoint: str = "whisper-tiny.en") -> tuple[Voice, Listener]:
     """The voice and the listener. NotMeasured says what is missing, and the command that brings it."""
     try:
         return find_voice(), Listener(checkpoint)
+    except AssetError as error:
+        raise NotMeasured(f"asr_wer: {error}") from error
+
+
+def find_listener(checkpoint: str = "whisper-tiny.en") -> Listener:
+    """Who hears a model that has a voice of its own. NotMeasured as of `instruments`."""
+    try:
+        return Listener(checkpoint)
     except AssetError as error:
         raise NotMeasured(f"asr_wer: {error}") from error

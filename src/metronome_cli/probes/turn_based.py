@@ -26,6 +26,7 @@ class _Turn:
     speech: deque[Brings] = field(default_factory=deque)  # of the current question, not brought yet
     said: list[str] = field(default_factory=list)
     heard: list[str] = field(default_factory=list)
+    spoken: list[bytes] = field(default_factory=list)
     waited: int = 0
     begun_at: int = 0
     stalled: int = 0
@@ -56,7 +57,7 @@ def _next(turn: _Turn, frame_s: float, rate: int) -> Brings:
     if turn.current is None and turn.left:
         turn.current = turn.left.popleft()
         turn.speech = deque(utterance(turn.current, frame_s, rate, reply=True))
-        turn.said, turn.heard, turn.waited = [], [], 0
+        turn.said, turn.heard, turn.spoken, turn.waited = [], [], [], 0
     return turn.speech.popleft() if turn.speech else Brings()
 
 
@@ -67,6 +68,7 @@ def _take(turn: _Turn, told: Told) -> Said | None:
     turn.begun_at = turn.begun_at or told.tokens
     turn.said.append(record.said)
     turn.heard.append(record.heard)
+    turn.spoken.append(told.pcm)
     turn.stalled += record.stalled
     turn.waited += not turn.speech
     if not told.ended and turn.waited < MOST_FRAMES:
@@ -78,6 +80,7 @@ def _take(turn: _Turn, told: Told) -> Said | None:
         age_s=record.age_s,
         age_tokens=turn.begun_at,
         stalled=turn.stalled,
+        pcm=b"".join(turn.spoken),
     )
     turn.current, turn.stalled, turn.begun_at = None, 0, told.tokens
     return answer

@@ -125,6 +125,9 @@ def _kind_row(
     if all(any("gen_nll" in answer for answer in call) for call in (*calls, *against)):
         row |= _compared("gen_nll", list(map(_judged, calls)), list(map(_judged, against)), seed)
         row["gen_ppl"] = {name: _exp(value) for name, value in row["gen_nll"].items()}
+    if all(_heard_back(call) is not None for call in (*calls, *against)):
+        wers = [[_heard_back(call) or 0.0 for call in group] for group in (calls, against)]
+        row |= _compared("asr_wer", wers[0], wers[1], seed)
     row["fresh"], row["recalled"] = (_share(calls, asked) for asked in ("fresh", "recall"))
     row["by_age"] = by_age(calls)
     row["slopes_per_1000_tokens"] = _slopes(calls, against, seed)
@@ -231,6 +234,12 @@ def _judged(call: Sequence[Mapping[str, Any]]) -> float:
     """Nats per token that a call's replies cost the judge; of a call that said nothing, 0."""
     judged = [row for row in call if "gen_nll" in row]
     return float(sum(row["gen_nll"] for row in judged) / max(1, sum(row["gen_tokens"] for row in judged)))
+
+
+def _heard_back(call: Sequence[Mapping[str, Any]]) -> float | None:
+    """Mean word errors of a call's speech; None where nobody listened or nothing was written."""
+    rates = [row["asr_wer"] for row in call if row.get("asr_wer") is not None]
+    return sum(rates) / len(rates) if rates else None
 
 
 def _slopes(

@@ -35,7 +35,8 @@ def _answers_table(rows: Sequence[Row], kind: str, words: str) -> Table:
     columns = ["bound", "answered, %", "strictly, %", "lost, %", "safe"]
     played = [(row["bound"], row[kind]) for row in rows if kind in row]
     heard = any("heard_wer" in of for _, of in played)
-    columns += ["last, %", "recall, %"] * (kind == "free") + ["ears: WER"] * heard
+    spoke = any("asr_wer" in of for _, of in played)
+    columns += ["last, %", "recall, %"] * (kind == "free") + ["ears: WER"] * heard + ["speech: WER"] * spoke
     shown = []
     for bound, of in played:
         cells = [bound, *_answers(of)]
@@ -43,6 +44,8 @@ def _answers_table(rows: Sequence[Row], kind: str, words: str) -> Table:
             cells += [_percent(of["fresh"]), _percent(of["recalled"])]
         if heard:
             cells.append(f"{of['heard_wer']:.3f}" if "heard_wer" in of else NOTHING)
+        if spoke:
+            cells.append(_interval(of.get("asr_wer"), digits=2))
         shown.append(tuple(cells))
     return Table(f"{words}: answers, 95 % intervals over calls", tuple(columns), tuple(shown))
 
