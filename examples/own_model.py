@@ -84,7 +84,7 @@ class Toy:
     def __init__(self, profile: Profile) -> None:
         self.profile, self.bound, beat = profile, profile.check_fit(0), profile.beat
         self.engine = Engine(
-            random_decoder(SIZE), profile.pool.blocks, profile.pool.block_size, beat.prefill_tokens
+            random_decoder(SIZE), profile.pool.count, profile.pool.block_size, beat.prefill_tokens
         )
         self.ears, self.mouth = Ears(), Mouth(round(SPEAKING_RATE * beat.frame_s / beat.tau))
         self.calls: dict[int, Call] = {}

@@ -75,6 +75,16 @@ def test_the_default_profile_is_a_512_token_window_behind_the_header() -> None:
         ({"model": {"rate": 8000}}, "model.rate", "16000 or 24000"),
         ({"model": {"rate": 24_000}}, "model.rate", "use 16000: that is what cascade hears"),
         ({"model": {"kind": "moshi"}}, "model.rate", "use 24000: that is what moshi hears"),
+        (
+            {"model": {"kind": "qwen2.5-omni"}, "beat": {"prefill_tokens": 50}},
+            "beat.prefill_tokens",
+            "are 50",
+        ),
+        (
+            {"model": {"kind": "minicpm-o"}, "beat": {"tau": 12}, "window": {"window": 31, "sinks": 0}},
+            "window.window",
+            "one frame brings 32 tokens",
+        ),
         ({"model": {"output": "video"}}, "model.output", "'text' or 'audio'"),
         ({"model": {"temperature": -0.1}}, "model.temperature", "greater than or equal to 0"),
     ],

@@ -28,9 +28,12 @@ class Cache:
         return 2 * self.layers * self.kv_heads * self.head_dim * width
 
 
+_SMALL = {"smollm2-135m-instruct": Cache(30, 3, 64)}
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One `model.kind`. `chunk`: tokens that it appends at once and cannot cut: no window may be smaller."""
+    """One `model.kind`."""
 
     place: str  # module:Class
     about: str
@@ -38,23 +41,32 @@ class Kind:
     rate: int | None = 16_000  # samples per second of the audio that it hears; None: any
     output: Output = "text"
     reads: bool = True  # typed text is more to it than nothing
-    chunk: int = 1
+    per_s: float = 0.0  # positions at least that a second of audio becomes, all in one piece a frame
+    refuses: tuple[str, ...] = ()  # in words, beside what every kind does
     caches: dict[str, Cache] = field(default_factory=dict)  # by the last part of a hub id, in lower case
 
     @property
     def cache(self) -> Cache | None:
         """Of a checkpoint of this kind that nobody has looked at: known where there is only one size."""
-        return next(iter(self.caches.values())) if len(self.caches) == 1 else None
+        one_size = len(self.caches) == 1 and self.caches is not _SMALL
+        return next(iter(self.caches.values())) if one_size else None
 
 
 _HERE = "metronome_cli.models"
+_OMNI = ("a frame whose audio, with its markers, is not less than beat.prefill_tokens",)
 
 KINDS = {
     "cascade": Kind(
-        f"{_HERE}.cascade:Cascade", "Its ears hear speech, its thinker answers.", ("thinker", "ears")
+        f"{_HERE}.cascade:Cascade",
+        "Its ears hear speech, its thinker answers.",
+        ("thinker", "ears"),
+        caches=_SMALL,
     ),
     "text": Kind(
-        f"{_HERE}.text:TextModel", "It answers typed messages; without ears it cannot hear audio.", rate=None
+        f"{_HERE}.text:TextModel",
+        "It answers typed messages; without ears it cannot hear audio.",
+        rate=None,
+        caches=_SMALL,
     ),
     "null": Kind(
         f"{_HERE}.null:NullModel",
@@ -65,16 +77,22 @@ KINDS = {
     "qwen2.5-omni": Kind(
         f"{_HERE}.qwen_omni:Qwen25Omni",
         "Qwen2.5-Omni: its audio tower's embeddings stand among the text; it answers in text.",
+        per_s=25,
+        refuses=_OMNI,
         caches={"qwen2.5-omni-7b": Cache(28, 4, 128), "qwen2.5-omni-3b": Cache(36, 2, 128)},
     ),
     "qwen3-omni": Kind(
         f"{_HERE}.qwen_omni:Qwen3Omni",
         "Qwen3-Omni: its audio tower's embeddings stand among the text; it answers in text.",
+        per_s=12.5,
+        refuses=_OMNI,
         caches={"qwen3-omni-30b-a3b-instruct": Cache(48, 4, 128)},
     ),
     "minicpm-o": Kind(
         f"{_HERE}.minicpm_o:MiniCPMO",
         "MiniCPM-o: it hears a second at a time, and answers in text.",
+        per_s=10,
+        refuses=_OMNI,
         caches={"minicpm-o-4_5": Cache(36, 8, 128)},
     ),
     "moshi": Kind(
@@ -83,7 +101,9 @@ KINDS = {
         rate=24_000,
         output="audio",
         reads=False,
-        caches={"moshiko-pytorch-bf16": Cache(32, 32, 128)},
+        per_s=12.5,
+        refuses=("any beat.frame_s but 0.08, any beat.tau but 1, model.mode = turn, instructions",),
+        caches={"hf-moshiko": Cache(32, 32, 128)},
     ),
 }
 

@@ -281,6 +281,7 @@ def parse_profile(name: str, data: dict[str, Any]) -> Profile:
     except ValidationError as error:
         raise _first_problem(error) from None
     _check_rate(profile.model)
+    _check_chunk(profile)
     profile.check_fit(0)  # the header's length comes with the model; it can only ask for more
     return profile
 
@@ -289,6 +290,19 @@ def _check_rate(model: ModelSection) -> None:
     rate = kind_of(model.kind).rate
     if rate not in (None, model.rate):
         raise ProfileError("model.rate", model.rate, f"use {rate}: that is what {model.kind} hears")
+
+
+def _check_chunk(profile: Profile) -> None:
+    """ProfileError when a frame of audio cannot be read in one piece, or is more than a window holds."""
+    kind, beat = kind_of(profile.model.kind), profile.beat
+    positions = math.ceil(round(kind.per_s * beat.frame_s, 6))
+    if beat.prefill_tokens <= positions:
+        cure = f"{beat.frame_s:g} s of audio are {positions} tokens or more; use more than that"
+        raise ProfileError("beat.prefill_tokens", beat.prefill_tokens, cure)
+    policy = profile.policy(0)
+    if positions and not isinstance(policy, Unbounded) and policy.window < positions + beat.tau:
+        cure = f"one frame brings {positions + beat.tau} tokens, its reply among them; use so many or more"
+        raise ProfileError("window.window", policy.window, cure)
 
 
 def profile_names() -> list[str]:

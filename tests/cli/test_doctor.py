@@ -60,6 +60,25 @@ def doctor(*arguments: str) -> Result:
 # ---- Judgements ----
 
 
+@pytest.mark.parametrize(
+    ("sections", "machine", "found"),
+    [
+        ({"run": {"device": "cuda"}}, {}, "run.device is cuda, and no NVIDIA GPU is here"),
+        ({"run": {"device": "cuda"}}, {"gpu": True}, "run.device is cuda, and torch is not built for CUDA"),
+        ({"pool": {"kv": "fp8"}}, {}, "pool.kv is fp8, and run.device is cpu"),
+        ({"pool": {"blocks": "free"}}, {}, "pool.blocks is free, and run.device is cpu"),
+        ({"run": {"device": "cuda"}}, {"gpu": True, "torch_cuda": "12.8"}, ""),
+        ({"model": {"kind": "null"}, "run": {"device": "cuda"}}, {}, ""),
+    ],
+)
+def test_a_device_that_is_not_there_is_a_problem(
+    sections: dict[str, Any], machine: dict[str, Any], found: str
+) -> None:
+    findings = check_machine(replace(SOUND, **machine), profile(**sections))
+    told = [finding.found for finding in findings if finding.what == "device" and not finding.fine]
+    assert told == ([found] if found else [])
+
+
 def test_a_sound_machine_has_no_problem() -> None:
     assert problems(check_machine(SOUND, LAPTOP)) == []
 

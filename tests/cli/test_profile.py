@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
+from metronome_cli.cli.checks import check_model
 from metronome_cli.cli.main import app
 from metronome_cli.errors import ProfileError
 from metronome_cli.profile import load_profile, profile_names
@@ -40,6 +43,8 @@ def test_show_gives_every_value_the_defaults_included() -> None:
 def test_show_as_json_is_the_profile_and_its_bound() -> None:
     shown = json.loads(profile("show", "laptop", "--json").stdout)
     assert shown.pop("session_blocks") == 39
+    assert shown.pop("room")["pool_sessions"] == 8
+    assert shown.pop("refuses")
     assert shown == load_profile("laptop").model_dump()
 
 
@@ -51,10 +56,140 @@ def test_an_unbounded_profile_is_shown_to_have_no_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_check_passes_every_built_in_profile(name: str) -> None:
+def test_check_passes_every_built_in_profile_where_its_device_is(name: str) -> None:
     result = profile("check", name)
+    if load_profile(name).run.device == "cuda" and not torch.cuda.is_available():
+        assert isinstance(result.exception, ProfileError)
+        assert result.exception.field == "run.device"
+        return
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{name}: in order.")
+
+
+# ---- What calls take of a memory ----
+
+# One layer's key and value of a token: 2 x KV heads x 128 x 2 bytes.
+SIZES = {
+    "moshi": ("kmhf/hf-moshiko", {"rate": 24_000}, 512),
+    "minicpm-o": ("openbmb/MiniCPM-o-4_5", {}, 144),
+    "qwen2.5-omni": ("Qwen/Qwen2.5-Omni-7B", {}, 56),
+    "qwen3-omni": ("Qwen/Qwen3-Omni-30B-A3B-Instruct", {}, 96),
+}
+
+
+def write(folder: Path, kind: str, thinker: str, fields: Any, **sections: Any) -> Path:
+    tables = {"model": {"kind": kind, "thinker": thinker, "dtype": "bfloat16", **fields}, **sections}
+    text = "".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    )
+    (folder / "mine.toml").write_text(text)
+    return folder / "mine.toml"
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_show_knows_a_model_whose_weights_are_not_here(tmp_path: Path, kind: str) -> None:
+    thinker, fields, kib = SIZES[kind]
+    window: dict[str, object] = {"window": 1024, "sinks": 4}
+    pool: dict[str, object] = {"blocks": 1000, "block_size": 16}
+    file = write(tmp_path, kind, thinker, fields, window=window, pool=pool, beat={"prefill_tokens": 64})
+    room = json.loads(profile("show", str(file), "--memory", "80GiB", "--json").stdout)["room"]
+    assert room["kv_bytes_per_token"] == kib * 1024
+    blocks = 1 + -(-(1023 + 64) // 16) + 1
+    assert (room["session_blocks"], room["session_bytes"]) == (blocks, blocks * 16 * kib * 1024)
+    assert room["pool_sessions"] == 1000 // blocks
+    assert room["memory_sessions"] == 80 * 2**20 // (kib * 16 * blocks)
+    shown = profile("show", str(file), "--memory", "80GiB").stdout
+    assert f"{kib} KiB ({kib * 1024} bytes)" in shown
+    assert f"beside the weights: {room['memory_sessions']} sessions" in shown
+
+
+def token_bytes(file: Path) -> int:
+    return int(json.loads(profile("show", str(file), "--json").stdout)["room"]["kv_bytes_per_token"])
+
+
+def test_show_reads_a_local_checkpoint_and_eight_bits_take_half(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64}
+    for number, config in enumerate(
+        (sizes, {"text_config": sizes}, {"thinker_config": {"text_config": sizes}})
+    ):
+        folder = tmp_path / f"checkpoint-{number}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        file = write(tmp_path, "qwen3-omni", str(folder), {})
+        assert (
+            json.loads(profile("show", str(file), "--json").stdout)["room"]["kv_bytes_per_token"]
+            == 2 * 3 * 2 * 8 * 2
+        )
+    file = write(tmp_path, "qwen3-omni", str(folder), {}, pool={"kv": "fp8"})
+    assert (
+        json.loads(profile("show", str(file), "--json").stdout)["room"]["kv_bytes_per_token"] == 2 * 3 * 2 * 8
+    )
+
+
+def test_show_leaves_out_what_nobody_can_know(tmp_path: Path) -> None:
+    unbounded: dict[str, object] = {"policy": "unbounded"}
+    file = write(tmp_path, "moshi", "kmhf/hf-moshiko", {"rate": 24_000}, window=unbounded)
+    room = json.loads(profile("show", str(file), "--memory", "1 GB", "--json").stdout)["room"]
+    assert (room["session_bytes"], room["memory_sessions"], room["memory_bytes"]) == (None, None, 10**9)
+    assert "has no bound" in profile("show", str(file), "--memory", "1 GB").stdout
+    file = write(tmp_path, "qwen2.5-omni", "somebody/elses-omni", {})
+    assert json.loads(profile("show", str(file), "--json").stdout)["room"] is None
+    result = profile("show", "laptop", "--memory", "plenty")
+    assert isinstance(result.exception, ProfileError)
+
+
+def test_show_says_what_will_be_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, "qwen2.5-omni", "Qwen/Qwen2.5-Omni-7B", {}, beat={"frame_s": 2.0})
+    shown = profile("show", str(file)).stdout
+    assert "refused at the start: a window below the 56 tokens of one frame" in shown
+    assert "refused at the start: model.rate other than 16000" in shown
+    assert "refused of a caller: output_modalities other than text alone" in shown
+    speaks = write(tmp_path, "moshi", "kmhf/hf-moshiko", {"rate": 24_000}, beat={"frame_s": 0.08})
+    shown = profile("show", str(speaks)).stdout
+    assert "it is resampled to 24 kHz" in shown
+    assert "output_modalities other than text alone, or audio with a transcript" in shown
+
+
+# ---- What only `serve` would refuse ----
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize(
+    ("sections", "field"),
+    [
+        ({"run": {"device": "cuda"}}, "run.device"),
+        ({"pool": {"kv": "fp8"}}, "pool.kv"),
+        ({"pool": {"blocks": "free"}}, "pool.blocks"),
+    ],
+)
+def test_check_and_doctor_refuse_what_a_machine_cannot_do(
+    tmp_path: Path, sections: dict[str, dict[str, object]], field: str
+) -> None:
+    file = write(tmp_path, "text", "smollm2-135m-instruct", {}, **sections)
+    result = profile("check", str(file))
+    assert isinstance(result.exception, ProfileError)
+    assert result.exception.field == field
+    finding = check_model(load_profile(str(file)))
+    assert finding.found.startswith(f"{field} = ")
+    assert finding.mend == result.exception.cure
+
+
+def test_check_asks_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "choosy.py").write_text(
+        "from metronome_cli.errors import ProfileError\n"
+        "from metronome_cli.models.null import NullModel\n"
+        "class Choosy(NullModel):\n"
+        "    @staticmethod\n"
+        "    def check(profile):\n"
+        "        raise ProfileError('beat.tau', profile.beat.tau, 'use 7')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    result = profile("check", str(write(tmp_path, "choosy:Choosy", "none", {})))
+    assert isinstance(result.exception, ProfileError)
+    assert result.exception.cure == "use 7"
+    result = profile("check", str(write(tmp_path, "nowhere_at_all:Choosy", "none", {})))
+    assert "PYTHONPATH" in str(result.exception)
 
 
 def test_check_counts_pinned_sinks_into_the_bound(tmp_path: Path) -> None:

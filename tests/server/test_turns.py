@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 
 from metronome_cli.errors import InputError
 from metronome_cli.models.assets import locate
-from metronome_cli.server.turns import CHUNK, LONGEST_MS, Started, Stopped, TurnDetector, TurnSettings
-from metronome_cli.speech import RATE, Clip, read_clips
+from metronome_cli.server.turns import (
+    CHUNK,
+    DEFAULTS,
+    LONGEST_MS,
+    Started,
+    Stopped,
+    TurnDetector,
+    TurnSettings,
+)
+from metronome_cli.speech import RATE, Clip, at_rate, read_clips
 
 Audio = NDArray[np.float32]
 QUESTIONS = read_clips(locate("questions"))
@@ -66,6 +74,27 @@ def test_every_question_is_one_turn_and_its_place_is_right(noise_db: int | None)
     for (begin, end), started, stopped in zip(places, starts(events), stops(events), strict=True):
         assert begin - 300 - CHUNK_MS <= started <= begin - 100
         assert end + 500 - 300 <= stopped <= end + 500 + CHUNK_MS
+
+
+@pytest.mark.parametrize("size", [480, 1920, 10_007])
+def test_a_model_of_another_rate_gets_the_same_turns(size: int) -> None:
+    audio, detector = at_rate(SHORT, 24_000), TurnDetector(rate=24_000)
+    pieces = np.split(audio, range(size, len(audio), size))
+    events = [event for piece in pieces for event in detector.take(piece)]
+    assert [type(event) for event in events] == [type(event) for event in WHOLE]
+    for event, expected in zip(events, WHOLE, strict=True):
+        assert event.at_ms == pytest.approx(expected.at_ms, abs=2 * CHUNK_MS)
+
+
+def test_what_passes_unheard_counts_at_its_own_rate() -> None:
+    detector = TurnDetector(None, rate=24_000)
+    for _ in range(3000):
+        detector.take(np.zeros(101, np.float32))  # no whole number of samples at 16 kHz
+    detector.settings = DEFAULTS
+    detector.take(at_rate(SHORT, 24_000)[:1000])
+    detector.reset()
+    first = detector.take(at_rate(SHORT, 24_000))[0]
+    assert first.at_ms == pytest.approx(WHOLE[0].at_ms + (3000 * 101 + 1000) / 24, abs=2 * CHUNK_MS)
 
 
 @pytest.mark.assets("speech", "librivox")
@@ -166,7 +195,7 @@ def test_the_net_runs_on_our_own_thread_and_leaves_the_environment_as_it_was() -
 MANY_CALLERS = """
 import numpy as np
 from pathlib import Path
-from metronome_cli.server.turns import CHUNK, TurnDetector
+from metronome_cli.server.turns import CHUNK, DEFAULTS, TurnDetector
 
 sound = np.random.default_rng(0).normal(0, 0.1, CHUNK).astype(np.float32)
 

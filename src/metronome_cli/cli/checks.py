@@ -6,29 +6,27 @@ Ignores: how facts are read (machine.py), and what findings look like in a termi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 
 from ..clock import Clock
 from ..errors import MetronomeError, ProfileError
-from ..models.assets import ASSETS, HUB_ID, Asset, cache_folder, condition
+from ..models.assets import ASSETS, HUB_ID, Asset, condition
 from ..profile import Profile
 from ..stats import percentiles
 from .machine import BEAT_S, Machine
 from .profile import pool_problem, weights_of
+from .room import room_of
 
 _GIB = 2**30
 _ROOM_TO_RECORD = _GIB  # a day of eight recorded calls
 _PROGRAM = _GIB // 2  # Python, torch and a tick's own tensors
 _SPARE_FILES = 64  # sockets of the server's own, the files of a run
 _LATE_S = 0.005  # of the worst tenth of beats; an idle machine stays under a thousandth
-_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # What cannot be done without an asset that the profile does not name.
 _LOST = {
@@ -59,6 +57,7 @@ def check_machine(machine: Machine, profile: Profile) -> Iterator[Finding]:
     """Everything but assets, the port and a tick."""
     yield from _packages(machine)
     yield _torch(machine)
+    yield _device(machine, profile)
     yield _cores(machine, profile)
     yield _load(machine, profile)
     yield _memory(machine, profile)
@@ -85,6 +84,17 @@ def check_assets(profile: Profile) -> Iterator[Finding]:
         else:
             lost = f"the profile {profile.name} does not start" if asset in needed else _LOST[asset.name]
             yield Finding(asset.name, found, lost, f"metronome assets fetch {asset.name}")
+
+
+def check_model(profile: Profile) -> Finding:
+    """Whether the model would take the profile, as far as that shows without its weights."""
+    from ..models.factory import check
+
+    try:
+        check(profile)
+    except ProfileError as error:
+        return Finding("profile", str(error), f"the profile {profile.name} does not start", error.cure)
+    return Finding("profile", f"{profile.name}: {profile.model.kind} on {profile.run.device}")
 
 
 def check_port(profile: Profile) -> Finding:
@@ -145,11 +155,30 @@ def _packages(machine: Machine) -> Iterator[Finding]:
 
 
 def _torch(machine: Machine) -> Finding:
-    gpu = "an NVIDIA GPU, not used by this version" if machine.gpu else "no NVIDIA GPU"
+    gpu = "an NVIDIA GPU" if machine.gpu else "no NVIDIA GPU"
     if machine.torch is None:
         return Finding("torch", "missing", "no model can be loaded", "pip install torch")
     built = f"CUDA {machine.torch_cuda}" if machine.torch_cuda else "the CPU"
     return Finding("torch", f"{machine.torch}, built for {built}; {gpu}")
+
+
+def _device(machine: Machine, profile: Profile) -> Finding:
+    """What `serve` would refuse of run.device and what hangs on it; told without loading torch."""
+    device, pool = profile.run.device, profile.pool
+    lost = f"the profile {profile.name} does not start"
+    if profile.model.kind == "null":
+        return Finding("device", "a null model needs none")
+    if device == "cuda":
+        if machine.gpu and machine.torch_cuda:
+            return Finding("device", "cuda")
+        lack = "torch is not built for CUDA" if machine.gpu else "no NVIDIA GPU is here"
+        mend = "run.device = cpu, or another machine"
+        return Finding("device", f"run.device is cuda, and {lack}", lost, mend)
+    for field, wanted in (("kv", "fp8"), ("blocks", "free")):
+        if getattr(pool, field) == wanted:
+            found = f"pool.{field} is {wanted}, and run.device is cpu"
+            return Finding("device", found, lost, f"run.device = cuda, or another pool.{field}")
+    return Finding("device", "cpu")
 
 
 def _cores(machine: Machine, profile: Profile) -> Finding:
@@ -240,24 +269,12 @@ def memory_needed(profile: Profile) -> int:
     """About how many bytes serving takes; what is no asset or local folder counts nothing."""
     if profile.model.kind == "null":
         return _PROGRAM
-    return _PROGRAM + sum(asset.size for asset in _assets_of(profile)) + _kv_bytes(profile)
+    room = room_of(profile) if profile.run.device == "cpu" else None
+    return _PROGRAM + sum(asset.size for asset in _assets_of(profile)) + ((room and room.pool_bytes) or 0)
 
 
 def _assets_of(profile: Profile) -> list[Asset]:
     return [ASSETS[name] for name in weights_of(profile).values() if name in ASSETS]
-
-
-def _kv_bytes(profile: Profile) -> int:
-    thinker = profile.model.thinker
-    folder = cache_folder() / thinker if thinker in ASSETS else Path(thinker)
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-        heads = config.get("num_key_value_heads") or config["num_attention_heads"]
-        size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        places = profile.pool.count * profile.pool.block_size
-        return int(2 * places * config["num_hidden_layers"] * heads * size * _WIDTH[profile.model.dtype])
-    except (OSError, ValueError, KeyError, ProfileError):
-        return 0
 
 
 def _tick(profile: Profile, clock: Clock) -> tuple[int, float]:

@@ -48,13 +48,13 @@ def doctor(
 def _look(profile: Profile, out: Path, deep: bool) -> list[Finding]:
     from ..clock import SystemClock
     from ..models.assets import cache_folder
-    from .checks import check_assets, check_machine, check_port, check_tick
+    from .checks import check_assets, check_machine, check_model, check_port, check_tick
     from .machine import look
 
     clock = SystemClock()
     findings = [*check_machine(look(cache_folder(), out, clock), profile), check_port(profile)]
     findings += check_assets(profile)
-    return [*findings, check_tick(profile, clock)] if deep else findings
+    return [*findings, check_model(profile), check_tick(profile, clock)] if deep else findings
 
 
 def _as_json(finding: Finding) -> dict[str, object]:

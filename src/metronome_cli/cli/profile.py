@@ -7,6 +7,7 @@ Ignores: what the fields mean; profile.py checks them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +19,14 @@ from ..kinds import kind_of
 
 if TYPE_CHECKING:
     from ..profile import Profile
+    from .room import Room
 
 app = typer.Typer(no_args_is_help=True, help="List, show and check set-ups.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Tell how many sessions so much memory for the pool holds.")
+]
 NameOrPath = Annotated[
     str, typer.Argument(metavar="NAME", help="A built-in profile, or a path ending in .toml.")
 ]
@@ -58,21 +63,32 @@ def list_profiles(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(name: NameOrPath, as_json: AsJson = False) -> None:
-    """Show every value of a profile, what its model is, and the blocks that one session can need.
+def show(name: NameOrPath, memory: Memory = None, as_json: AsJson = False) -> None:
+    """Show every value of a profile, what its model is, what its calls take of a memory, and what is refused.
+
+    No weights are needed: a checkpoint that is not here yet is known by its name.
 
     \b
     Examples:
       metronome profile show laptop
+      metronome profile show moshi --memory 80GiB
       metronome profile show ./mine.toml --json
     """
     from ..profile import load_profile
+    from .room import bytes_of, room_of
 
     profile = load_profile(name)
+    size, room = None if memory is None else bytes_of(memory), room_of(profile)
     if as_json:
-        typer.echo(json.dumps(profile.model_dump() | {"session_blocks": profile.session_blocks(0)}))
+        told = room.told(size) if room else None
+        more = {"session_blocks": profile.session_blocks(0), "room": told, "refuses": list(_refuses(profile))}
+        typer.echo(json.dumps(profile.model_dump() | more))
         return
     _print_table(("field", "value"), list(_values(profile.model_dump())))
+    if room:
+        _print_table(("memory", ""), list(_memory(room, size)))
+    for line in _refuses(profile):
+        typer.echo(f"refused {line}")
     typer.echo(f"{kind_of(profile.model.kind).about} {_room(profile)}")
 
 
@@ -80,16 +96,19 @@ def show(name: NameOrPath, as_json: AsJson = False) -> None:
 def check(name: NameOrPath) -> None:
     """Check a profile: exit code 0 when it can work, 2 with the reason when it cannot.
 
-    Weights are looked for and not loaded; those that have not been fetched yet are named.
+    Weights are looked for and not loaded; those that have not been fetched yet are named. All else that
+    `serve` would refuse at its start is refused here: a device that is not there, a pool that it cannot hold.
 
     \b
     Examples:
       metronome profile check laptop
       metronome profile check ./mine.toml
     """
+    from ..models.factory import check as check_model
     from ..profile import load_profile
 
     profile = load_profile(name)
+    check_model(profile)
     missing = list(_missing(profile))
     typer.echo(f"{profile.name}: in order. {kind_of(profile.model.kind).about} {_room(profile)}")
     for said in missing:
@@ -136,6 +155,52 @@ def _missing(profile: Profile) -> Iterator[str]:
                 f"nothing is there; give {wanted}, a hub id (org/name), or a name of `metronome assets list`"
             )
             raise ProfileError(field, name, cure)
+
+
+def _memory(room: Room, memory: int | None) -> Iterator[tuple[str, str]]:
+    """What `room` says, a line each."""
+    from .room import in_bytes
+
+    yield "KV cache per token", f"{in_bytes(room.token_bytes)} ({room.token_bytes} bytes)"
+    if room.session_blocks is None or room.session_bytes is None:
+        yield "a session", "has no bound"
+    else:
+        share = "" if room.pool_share is None else f", {100 * room.pool_share:.1f} % of the pool"
+        size = in_bytes(room.session_bytes)
+        yield "a session, at most", f"{room.session_blocks} blocks, {size}{share}"
+    if room.pool_bytes is not None:
+        yield (
+            "the pool",
+            f"{room.pool_blocks} blocks, {in_bytes(room.pool_bytes)}{_held(room, room.pool_bytes)}",
+        )
+    if memory is not None:
+        yield (
+            f"a pool of {in_bytes(memory)}",
+            f"beside the weights{_held(room, memory) or ': no bound, no count'}",
+        )
+
+
+def _held(room: Room, memory: int) -> str:
+    sessions = room.sessions_in(memory)
+    return "" if sessions is None else f": {sessions} sessions"
+
+
+def _refuses(profile: Profile) -> Iterator[str]:
+    """What is refused on this profile, and where, a sentence each."""
+    model, kind, bound = profile.model, kind_of(profile.model.kind), profile.session_blocks(0)
+    if kind.weights:
+        yield "at the start: a checkpoint of another architecture, quantised, with keys missing or too many"
+    if kind.rate:
+        yield f"at the start: model.rate other than {kind.rate}"
+    if positions := math.ceil(round(kind.per_s * profile.beat.frame_s, 6)):
+        yield f"at the start: a window below the {positions + profile.beat.tau} tokens of one frame"
+    yield from (f"at the start: {what}" for what in kind.refuses)
+    yield f"of a caller: audio at any rate but 24, 16 and 8 kHz; it is resampled to {model.rate / 1000:g} kHz"
+    modalities = "text alone, or audio with a transcript" if model.speaks else "text alone"
+    yield f"of a caller: output_modalities other than {modalities}"
+    if bound is not None:
+        yield f"of a caller: a window, sinks or instructions of more than {bound} blocks and the header's"
+    yield f"of a caller: more than {profile.server.max_pending_s:g} s of audio waiting for a tick"
 
 
 def _values(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -31,13 +31,18 @@ ApiKey = Annotated[
     ),
 ]
 
+Model = Annotated[
+    str | None, typer.Option(help="In place of model.thinker: an asset, a local folder or a hub id.")
+]
 Gateways = Annotated[int | None, typer.Option(help="Processes that share the port, for many calls.")]
+MaxSessions = Annotated[int | None, typer.Option(help="Most calls at a time, whatever caps them.")]
 Admit = Annotated[str | None, typer.Option(help="What caps live calls: fixed, aimd, gradient or forecast.")]
 
 
 def serve(
     *,
     profile: Annotated[str, typer.Option(help="A built-in profile, or a path ending in .toml.")] = "laptop",
+    model: Model = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
     gateways: Gateways = None,
@@ -47,9 +52,7 @@ def serve(
     positions: Annotated[str | None, typer.Option(help="anchored or absolute.")] = None,
     blocks: Annotated[int | None, typer.Option(help="Blocks in the KV pool.")] = None,
     admit: Admit = None,
-    max_sessions: Annotated[
-        int | None, typer.Option(help="Most calls at a time, whatever caps them.")
-    ] = None,
+    max_sessions: MaxSessions = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
     api_key: ApiKey = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file of such keys, one a line.")] = None,
@@ -65,6 +68,7 @@ def serve(
       metronome serve
       metronome serve --profile laptop-text --port 0 --json
       metronome serve --policy unbounded --blocks 64
+      metronome serve --profile moshi --model ./moshi-weights
       metronome serve --admit forecast --max-sessions 32 --no-live
     """
     from ..profile import load_profile
@@ -72,6 +76,7 @@ def serve(
     from ..server.logs import set_up_logging
 
     asked = {
+        "model.thinker": model,
         "server.host": host,
         "server.port": port,
         "server.gateways": gateways,

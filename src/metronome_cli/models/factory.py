@@ -25,6 +25,25 @@ def build(profile: Profile) -> TickEngine:
     return find(profile.model.kind)(profile)
 
 
+def check(profile: Profile) -> None:
+    """Refuse what the model of `profile` would refuse when it starts, as far as shows without its weights.
+
+    A model's class may have a static method `check(profile)` that raises ProfileError.
+    """
+    found, kind = find(profile.model.kind), kind_of(profile.model.kind)
+    if kind.weights:
+        from ..engine.device import device_of
+
+        on_gpu = device_of(profile.run.device).type == "cuda"
+        if profile.pool.kv == "fp8" and not on_gpu:
+            cure = "only the kernels on a CUDA device read it; use run.device = cuda, or kv = model"
+            raise ProfileError("pool.kv", "fp8", cure)
+        if not on_gpu:
+            profile.pool.count  # noqa: B018  # refuses what is left of a memory that nobody counts
+    if callable(own := getattr(found, "check", None)):
+        own(profile)
+
+
 def find(kind: str) -> type[TickEngine]:
     """The class of a kind, imported and not built. ProfileError as in `build`."""
     module, _, name = kind_of(kind).place.partition(":")
