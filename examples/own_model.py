@@ -27,7 +27,7 @@ from metronome_cli.frame import (
     Stalled,
     TickEvent,
 )
-from metronome_cli.models.parts import Spoken
+from metronome_cli.models import parts
 from metronome_cli.profile import OWN, Profile, Terms
 from metronome_cli.window import Policy
 
@@ -63,10 +63,10 @@ class Mouth:
 
     def open(self) -> None: ...
 
-    def speak(self, calls: Sequence[None], ids: Sequence[int], hidden: torch.Tensor) -> list[Spoken]:
+    def speak(self, calls: Sequence[None], ids: Sequence[int], hidden: torch.Tensor) -> list[parts.Spoken]:
         volumes_C = hidden.mean(1).sigmoid().numpy()
         hummed = (volumes_C[:, None] * self.tones[list(ids)]).astype("<i2")
-        return [Spoken(WORDS[token], pcm.tobytes()) for token, pcm in zip(ids, hummed, strict=True)]
+        return [parts.Spoken(WORDS[token], pcm.tobytes()) for token, pcm in zip(ids, hummed, strict=True)]
 
 
 @dataclass
@@ -86,7 +86,8 @@ class Toy:
         self.engine = Engine(
             random_decoder(SIZE), profile.pool.count, profile.pool.block_size, beat.prefill_tokens
         )
-        self.ears, self.mouth = Ears(), Mouth(round(SPEAKING_RATE * beat.frame_s / beat.tau))
+        self.ears: parts.Ears[Level] = Ears()
+        self.mouth: parts.Mouth[None] = Mouth(round(SPEAKING_RATE * beat.frame_s / beat.tau))
         self.calls: dict[int, Call] = {}
 
     def open(self, session: int, seed: int, terms: Terms = OWN) -> Refused | None:

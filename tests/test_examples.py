@@ -202,6 +202,14 @@ def own_model() -> Any:
     return module
 
 
+def test_the_page_on_adding_a_model_shows_the_toy_as_it_is() -> None:
+    page = (EXAMPLES.parent / "docs" / "adding-a-model.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    file = "".join((EXAMPLES / "own_model.py").read_text("utf-8").split())
+    assert len(blocks) >= 8
+    assert [block for block in blocks if "".join(block.split()) not in file] == []
+
+
 def test_the_toys_ears_keep_calls_apart_and_a_nan_ends_one_alone() -> None:
     module = own_model()
     profile = load_profile(TOY)
