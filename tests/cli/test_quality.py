@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from metronome_cli.cli.main import main
+from metronome_cli.models.listener import Listener
 
 Run = Callable[..., tuple[int, str, str]]
 PROFILE = """
@@ -199,3 +202,26 @@ def test_a_bound_that_fails_among_others_leaves_them_their_answers(quality: Run,
     assert played == ["turn_W40_S0_seed_0.json", "turn_W40_S4_seed_0.json", "turn_unbounded_seed_0.json"]
     notes = json.loads((the_run(tmp_path) / "report.json").read_text())["notes"]
     assert any("turn recycle 40 seed 0: window.carry" in note for note in notes)
+
+
+def test_a_model_that_speaks_is_heard_in_what_it_answers_whatever_that_is(
+    quality: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hears(Listener):
+        def __init__(self) -> None: ...
+
+        def write(self, clips: Sequence[NDArray[np.float32]]) -> list[str]:
+            return ["do re mi" for _ in clips]
+
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(examples)
+    monkeypatch.setattr("metronome_cli.probes.quality.find_listener", lambda checkpoint: Hears())
+    toy = ("--profile", examples / "own_model.toml", "--windows", 32)
+    code, out, _ = quality(*toy, "--modes", "turn", "--scores", "asr_wer", "--json")
+    found = json.loads(out)["results"]
+    assert (code, found["not_measured"]) == (0, {})
+    assert [row["bound"] for row in found["rows"]] == ["unbounded", "W=32 S=0", "W=32 S=4", "recycle 32"]
+    assert all(0 < row["turn"]["asr_wer"]["mean"] <= 1 for row in found["rows"])
+    assert not any("repeat" in row or "gen_ppl" in row["turn"] for row in found["rows"])
+    shown = quality(*toy, "--modes", "turn", "--scores", "asr_wer")[1]
+    assert "speech: WER" in shown

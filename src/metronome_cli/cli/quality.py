@@ -72,7 +72,8 @@ def quality(
 
     Every cell runs the engine that serves, in virtual time. Unbounded, S=0 and recycling are always tried
     beside what is asked. A finished cell is never lost: --resume goes on with an interrupted grid, and
-    what else is given with it must be as it was.
+    what else is given with it must be as it was. asr_wer of a model that only writes is of sentences said
+    after a voice; one that speaks is heard in what it answers, and held against its own text.
 
     \b
     Examples:
@@ -139,6 +140,7 @@ def _set_up(asked: dict[str, Any]) -> tuple[Grid, Probe]:
         positions=_words(asked["positions"], "positions", ("anchored", "absolute")),
         kinds=kinds,
         seeds=[_count(word, "seed") for word in asked["seed"].split(",")],
+        controlled=bool({"answers", "loops", "gen_ppl"} & set(scores)),
     )
     place_of(asked["data"])
     if (text := asked["text"]) and (not Path(text).exists() or Path(text).is_dir()):
@@ -225,7 +227,7 @@ def _play(grid: Grid, probe: Probe, folder: Path, at_once: int, watch: Watch) ->
         kind = group[0].kind
         if kind not in failed:
             failed |= _play_group(probe, group, files, watch)
-            failed |= _hopeless(_kept(files), kind)
+            failed |= _hopeless(grid, _kept(files), kind)
         watch(group, 1.0)
     return failed
 
@@ -257,13 +259,14 @@ def _kept(files: Mapping[Cell, Path]) -> dict[Cell, Any]:
     return {cell: json.loads(file.read_text("utf-8")) for cell, file in files.items() if file.exists()}
 
 
-def _hopeless(played: Mapping[Cell, Any], kind: Kind) -> dict[str, str]:
+def _hopeless(grid: Grid, played: Mapping[Cell, Any], kind: Kind) -> dict[str, str]:
     """Why the cells of a kind mean nothing, where its unbounded control could not answer."""
     from ..probes.grid import PLAYED, UNBOUNDED
     from ..probes.verdict import refusal
 
     controls = [one for cell, one in played.items() if (cell.kind, cell.bound) == (kind, UNBOUNDED)]
-    found = [why for one in controls if kind in PLAYED and (why := refusal(kind, one))]
+    judged = grid.controlled and kind in PLAYED
+    found = [why for one in controls if judged and (why := refusal(kind, one))]
     return {kind: found[0]} if found else {}
 
 
@@ -274,7 +277,7 @@ def _conclude(
     from ..probes.verdict import conclude, in_words
 
     kept = _kept({cell: folder / CELLS / f"{cell.slug}.json" for cell in grid.cells()})
-    hopeless = [kind for kind in grid.kinds if _hopeless(kept, kind)]
+    hopeless = [kind for kind in grid.kinds if _hopeless(grid, kept, kind)]
     played = {cell: one for cell, one in kept.items() if cell.bound == UNBOUNDED or cell.kind not in hopeless}
     rows = conclude(grid.bounds, played, probe.profile, grid.seeds[0])
     # Of a whole kind the reason names itself; of a cell it does not.

@@ -74,6 +74,7 @@ class Grid:
     positions: Sequence[Positions] = ("anchored",)
     kinds: Sequence[Kind] = ("turn", "free", "stream", "pace")
     seeds: Sequence[int] = (0,)
+    controlled: bool = True  # cells mean nothing where the unbounded control answers too little
     bounds: list[Bound] = field(init=False)
 
     def __post_init__(self) -> None:

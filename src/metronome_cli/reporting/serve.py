@@ -21,6 +21,7 @@ def serve_tables(results: Mapping[str, Any]) -> list[Table]:
         ("calls", str(results["calls"])),
         ("calls refused", reasons(results["refused"])),
         ("calls that were ever mute", str(results["mute_calls"])),
+        ("calls that could not go on", str(results.get("failed_calls", 0))),
         ("beats kept / skipped", f"{results['ticks']} / {results['skipped_beats']}"),
         ("frame (s)", seconds(results["frame_s"])),
         ("tick p50 / p90 / p99 (s)", counted(results["tick_s"])),
