@@ -172,7 +172,7 @@ def test_load_measures_keeps_and_hears_what_the_toy_hums(toy: str, tmp_path: Pat
     times = np.arange(16_000) / 16_000
     (tmp_path / "speech").mkdir()
     soundfile.write(tmp_path / "speech" / "tone.wav", 0.5 * np.sin(2 * np.pi * 440 * times), 16_000)
-    words = ["load", toy, "--sessions", "2", "--duration", "3s", "--keep-speech", "1", "--listen", "--json"]
+    words = ["load", toy, "--sessions", "2", "--duration", "2s", "--keep-speech", "1", "--listen", "--json"]
     options = ["--speech", str(tmp_path / "speech"), "--out", str(tmp_path / "runs")]
     command = [sys.executable, "-m", "metronome_cli", *words, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
