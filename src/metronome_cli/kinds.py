@@ -101,8 +101,10 @@ KINDS = {
         rate=24_000,
         output="audio",
         reads=False,
-        per_s=12.5,
-        refuses=("any beat.frame_s but 0.08, any beat.tau but 1, model.mode = turn, instructions",),
+        refuses=(
+            "any beat.frame_s but 0.08, any beat.tau but 1, model.mode = turn",
+            "a window of fewer than 2 or more than 3000 positions",
+        ),
         caches={"hf-moshiko": Cache(32, 32, 128)},
     ),
 }

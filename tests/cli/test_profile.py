@@ -175,6 +175,14 @@ def test_check_and_doctor_refuse_what_a_machine_cannot_do(
     assert finding.mend == result.exception.cure
 
 
+def test_check_asks_moshi_for_its_beat(tmp_path: Path) -> None:
+    beat = {"frame_s": 0.16, "tau": 1}
+    file = write(tmp_path, "moshi", "kmhf/hf-moshiko", {"rate": 24_000, "mode": "free"}, beat=beat)
+    result = profile("check", str(file))
+    assert isinstance(result.exception, ProfileError)
+    assert result.exception.field == "beat.frame_s"
+
+
 def test_check_asks_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "choosy.py").write_text(
         "from metronome_cli.errors import ProfileError\n"

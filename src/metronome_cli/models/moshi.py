@@ -79,6 +79,11 @@ class Moshi:
         self._free = list(range(slots))
         self._calls: dict[SessionId, _Call] = {}
 
+    @staticmethod
+    def check(profile: Profile) -> None:
+        """ProfileError where the profile asks for another beat, rate or manner than Moshi has."""
+        _check(profile)
+
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         if terms.instructions:
             raise ProfileError("session.instructions", terms.instructions, "Moshi takes none: leave them out")
