@@ -81,7 +81,7 @@ def steps_of(engine: Engine) -> CudaSteps:
 # ---- A step ----
 
 
-def decode(name: str, engine: Engine, card: Card) -> list[dict[str, Any]]:
+def decode(name: str, engine: Engine, card: Card, kind: str = "") -> list[dict[str, Any]]:
     """One token for B sessions of different ages."""
     rows = []
     for batch, vllm in zip(BATCHES[name], VLLM_MS[name], strict=True):
@@ -102,7 +102,7 @@ def decode(name: str, engine: Engine, card: Card) -> list[dict[str, Any]]:
         floor = floor_ms(engine.decoder.config, batch, 1044, card)
         rows.append(
             say(
-                f"decode {name} B={batch}",
+                f"decode{kind} {name} B={batch}",
                 floor_ms=round(floor, 2),
                 graph_ms=round(graph_ms, 2),
                 engine_ms=round(through_ms, 2),
@@ -136,7 +136,7 @@ def narrow(card: Card) -> list[dict[str, Any]]:
     most, decoder = max(BATCHES[name]), sized_decoder(name, torch.bfloat16, "cuda")
     engine = Engine(decoder, BLOCKS * most, BLOCK, APPEND, kv_dtype=Narrow(most))
     plain = engine.pool.total * block_bytes(decoder.config, BLOCK, torch.bfloat16)
-    graphs = [row["graph_ms"] for row in decode(name, engine, card)]
+    graphs = [row["graph_ms"] for row in decode(name, engine, card, ", windows of 8 bits,")]
     return [say("narrow fp8", pool_bytes=engine.memory.bytes, of_bf16=plain, graph_ms=graphs)]
 
 

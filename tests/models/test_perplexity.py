@@ -16,6 +16,7 @@ from metronome_cli.models.perplexity import BLOCK, PIECE, Scorer, load_judge, me
 from metronome_cli.window import Policy, Positions, Recycle, Unbounded, Window, most_blocks, sees
 
 from ..engine.reference import Reference
+from .tiny import save_tiny_chat
 
 IDS = torch.randint(0, 250, (300,), generator=torch.Generator().manual_seed(0)).tolist()
 
@@ -145,13 +146,15 @@ def test_real_weights_lose_their_footing_without_their_first_tokens(one_thread: 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_card_gives_the_figures_of_the_cpu(tiny_chat: Path, scorer: Scorer) -> None:
+def test_a_card_gives_the_figures_of_the_cpu(tmp_path: Path) -> None:
+    folder = save_tiny_chat(tmp_path, head_dim=16)  # the least that its kernels take
     texts = [IDS, IDS[:50]]
     policies: list[Policy] = [Window(20, 4), Recycle(60), Unbounded()]
+    scorer = Scorer(folder)
     want = [scored for policy in policies for scored in scorer.nll_of_all(texts, policy)]
     torch.set_default_device("cuda")
     try:
-        on_card = Scorer(tiny_chat)
+        on_card = Scorer(folder)
         got = [scored for policy in policies for scored in on_card.nll_of_all(texts, policy)]
     finally:
         torch.set_default_device("cpu")

@@ -39,7 +39,7 @@ def save_tiny_tokenizer(folder: Path, **named: str) -> int:
     return len(wrapped)
 
 
-def save_tiny_chat(folder: Path) -> Path:
+def save_tiny_chat(folder: Path, head_dim: int = 8) -> Path:
     """Write it into `folder`."""
     vocabulary = save_tiny_tokenizer(folder)
     torch.manual_seed(0)
@@ -50,6 +50,7 @@ def save_tiny_chat(folder: Path) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=head_dim,
         initializer_range=0.5,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
