@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from transformers import GenerationConfig
 
+from metronome_cli.engine.eager import Done, EagerSteps
 from metronome_cli.engine.engine import Engine
 from metronome_cli.engine.kv_pool import Narrow
 from metronome_cli.engine.rope import Rope
+from metronome_cli.engine.rows import Row
 from metronome_cli.engine.sampling import Chooser, Sampling, choose
 from metronome_cli.engine.weights import load_decoder
 from metronome_cli.errors import ProfileError
@@ -163,6 +166,60 @@ def test_a_closed_or_doubled_session_is_an_error_that_changes_nothing(llama: Tin
     with pytest.raises(ValueError, match="nothing to append cannot sample"):
         engine.step([session], [0], NOTHING, sample=[True])
     assert engine.pool.leased == 0
+
+
+class AheadSteps(EagerSteps):
+    """Steps on the CPU that may begin before their tokens are told, as on a device."""
+
+    can_run_ahead = True
+    _last: Done
+
+    def begin(self, rows: Sequence[Row]) -> Done:
+        for row in rows:
+            if row.after is not None:
+                row.ids = [self._last.sampled[row.after]]
+        self._last = super().begin(rows)
+        return self._last
+
+
+def ahead_engine(llama: Tiny) -> Engine:
+    engine = small_engine(llama)
+    engine._steps = AheadSteps(engine.decoder, engine.memory)
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("sessions", "lengths", "tokens", "sample", "message"),
+    [
+        ([1, 2], [0, 0], 1, [True, True], "do not fit together"),
+        ([1, 2], [0], 0, [True], "do not fit together"),
+        ([1, 1], [0, 0], 0, [True, True], "open and named once"),
+        ([1, 9], [0, 0], 0, [True, True], "open and named once"),
+        ([1, 2], [9, 0], 9, [True, True], "at most 8"),
+        ([1, 3], [0, 0], 0, [True, True], "nothing to append cannot sample"),
+    ],
+)
+def test_a_request_that_does_not_fit_leaves_what_was_begun_ahead(
+    llama: Tiny, sessions: list[int], lengths: list[int], tokens: int, sample: list[bool], message: str
+) -> None:
+    told = []
+    for engine, ahead in ((small_engine(llama), False), (ahead_engine(llama), True)):
+        both = [opened(engine, Unbounded()), opened(engine, Unbounded())]
+        opened(engine)  # never spoken to
+        said = [engine.step(both, [5, 5], PROMPT.repeat(2), sample=[True, True], ahead=ahead).ids]
+        with pytest.raises(ValueError, match=message):
+            engine.step(sessions, lengths, torch.ones(tokens, dtype=torch.long), sample=sample)
+        said += [engine.step(both, [0, 0], NOTHING, sample=[True, True], ahead=ahead).ids for _ in range(3)]
+        told.append(said)
+    assert told[0] == told[1]
+
+
+def test_an_append_after_a_step_begun_ahead_may_be_as_long_as_ever(llama: Tiny) -> None:
+    engine = ahead_engine(llama)
+    session = opened(engine)
+    engine.step([session], [5], PROMPT, sample=[True], ahead=True)
+    # The sampled token is in the cache already, so that it takes none of the eight places.
+    assert engine.step([session], [8], torch.ones(8, dtype=torch.long)).appended == [8]
 
 
 def test_a_recycle_that_leaves_no_room_for_an_append_is_refused(llama: Tiny) -> None:

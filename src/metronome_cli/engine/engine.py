@@ -146,6 +146,7 @@ class Engine:
         ValueError, with nothing changed, when the request does not fit together.
         """
         asked, wanted = sample or [False] * len(sessions), set(sessions)
+        self._check(sessions, lengths, inputs, asked)
         step = self._take_up(sessions, lengths, asked)
         if step is None:
             step = self._begin(sessions, lengths, inputs, rotary, asked)
@@ -174,8 +175,8 @@ class Engine:
         sample: Sequence[bool],
     ) -> _Step:
         """Begin what was asked for, whatever was begun ahead."""
-        self._drop_ahead()
         rows = dict(zip(sessions, self._rows(sessions, lengths, inputs, rotary, sample), strict=True))
+        self._drop_ahead()  # not before it is known that all of the request can be done
         step = self._compute(rows)
         for row in step.going.values():
             row.session.pending = None
@@ -216,7 +217,7 @@ class Engine:
         step = self._ahead
         if step is None or not sessions or any(lengths) or not all(sample):
             return None
-        if len(set(sessions)) < len(sessions) or not all(self._is_ahead(number) for number in sessions):
+        if not all(self._is_ahead(number) for number in sessions):
             return None
         left = step.rows.keys() - set(sessions)
         self._ahead = None
@@ -224,8 +225,12 @@ class Engine:
         return step
 
     def _is_ahead(self, number: int) -> bool:
-        found = self._sessions.get(number)
-        return found is not None and found.pending is not None and number in (self._ahead or _NOTHING).rows
+        return self._sessions[number].pending is not None and number in (self._ahead or _NOTHING).rows
+
+    def _pending(self, number: int) -> int | None:
+        """The sampled token that its next step puts in front: none where a step begun ahead has done so."""
+        ahead = (self._ahead or _NOTHING).going
+        return None if number in ahead else self._sessions[number].pending
 
     def _drop_ahead(self) -> None:
         if self._ahead is not None:
@@ -239,6 +244,18 @@ class Engine:
                 row.session.pending = None
                 row.session.chooser.put_back()
 
+    def _check(
+        self, sessions: Sequence[int], lengths: Sequence[int], inputs: Tensor, sample: Sequence[bool]
+    ) -> None:
+        """ValueError where the parts of a request do not belong together."""
+        if not len(sessions) == len(lengths) == len(sample) or len(inputs) != sum(lengths):
+            raise ValueError(
+                f"{len(sessions)} sessions, {len(lengths)} lengths of {sum(lengths)} in all, "
+                f"{len(sample)} sample flags and {len(inputs)} inputs do not fit together"
+            )
+        if len(set(sessions)) < len(sessions) or not self._sessions.keys() >= set(sessions):
+            raise ValueError(f"sessions {list(sessions)}: each must be open and named once")
+
     def _rows(
         self,
         sessions: Sequence[int],
@@ -247,14 +264,8 @@ class Engine:
         rotary: Tensor | None,
         sample: Sequence[bool],
     ) -> list[Row]:
-        """The request, checked whole before anything changes, with sampled tokens put in front."""
-        if not len(sessions) == len(lengths) == len(sample) or len(inputs) != sum(lengths):
-            raise ValueError(
-                f"{len(sessions)} sessions, {len(lengths)} lengths of {sum(lengths)} in all, "
-                f"{len(sample)} sample flags and {len(inputs)} inputs do not fit together"
-            )
-        if len(set(sessions)) < len(sessions) or not self._sessions.keys() >= set(sessions):
-            raise ValueError(f"sessions {list(sessions)}: each must be open and named once")
+        """The request with sampled tokens put in front. ValueError, with nothing changed, where it cannot be
+        done."""
         embedded: Sequence[Tensor | None] = [None] * len(sessions)
         ids: list[list[int]] = [[] for _ in sessions]
         if inputs.is_floating_point():
@@ -263,16 +274,17 @@ class Engine:
             ids = _cut_list(inputs.tolist(), lengths)
         stands = [None] * len(sessions) if rotary is None else _cut(rotary.view(len(inputs), -1), lengths)
         return [
-            self._row(self._sessions[number], some, given, stand, asked)
+            self._row(number, some, given, stand, asked)
             for number, some, given, stand, asked in zip(sessions, ids, embedded, stands, sample, strict=True)
         ]
 
     def _row(
-        self, session: Session, ids: list[int], embedded: Tensor | None, rotary: Tensor | None, sample: bool
+        self, number: int, ids: list[int], embedded: Tensor | None, rotary: Tensor | None, sample: bool
     ) -> Row:
+        session, pending = self._sessions[number], self._pending(number)
         given = len(ids) if embedded is None else len(embedded)
-        if session.pending is not None and (sample or given):
-            ids = [session.pending, *ids]
+        if pending is not None and (sample or given):
+            ids = [pending, *ids]
         tokens = len(ids) + (given if embedded is not None else 0)
         if sample and not tokens:
             raise ValueError("a session with nothing sampled and nothing to append cannot sample")
