@@ -86,7 +86,11 @@ def test_the_default_profile_is_a_512_token_window_behind_the_header() -> None:
             "one frame brings 32 tokens",
         ),
         ({"model": {"output": "video"}}, "model.output", "'text' or 'audio'"),
-        ({"model": {"temperature": -0.1}}, "model.temperature", "greater than or equal to 0"),
+        ({"model": {"temperature": -0.1}}, "model.temperature", "use 0 (greedy), or 0.01 to 100"),
+        ({"model": {"temperature": 1e-300}}, "model.temperature", "use 0 (greedy), or 0.01 to 100"),
+        ({"model": {"temperature": 1e300}}, "model.temperature", "use 0 (greedy), or 0.01 to 100"),
+        ({"model": {"top_p": 1e-300}}, "model.top_p", "greater than or equal to 0.001"),
+        ({"server": {"drain_s": 1e300}}, "server.drain_s", "less than or equal to 1"),
     ],
 )
 def test_a_bad_value_is_refused_with_field_and_cure(data: dict[str, Any], field: str, says: str) -> None:

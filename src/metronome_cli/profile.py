@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from .errors import ProfileError
@@ -22,7 +22,15 @@ from .window import Policy, Positions, Recycle, Unbounded, Window, most_blocks
 Count = Annotated[int, Field(ge=1, le=2**31)]
 Seconds = Annotated[float, Field(ge=0.001, le=1e8)]  # a millisecond to three years
 PerSecond = Annotated[float, Field(ge=0.001, le=1e9)]
+LEAST_WARM, MOST_WARM = 0.01, 100.0  # temperatures: below, divided logits overflow; above, all are alike
+LEAST_TOP_P = 0.001  # one that single precision takes for 0 leaves no token at all
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
+
+
+def _greedy_or_warm(temperature: float) -> float:
+    if temperature and not LEAST_WARM <= temperature <= MOST_WARM:
+        raise PydanticCustomError("cold", f"use 0 (greedy), or {LEAST_WARM:g} to {MOST_WARM:g}")
+    return temperature
 
 
 class _Checked(BaseModel):
@@ -49,8 +57,8 @@ class ModelSection(_Section):
     mode: Literal["turn", "free"] = "turn"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     products: Literal["bfloat16"] | None = None  # what matrices are multiplied in; None: as they are kept
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    temperature: Annotated[float, AfterValidator(_greedy_or_warm)] = 0.0
+    top_p: Annotated[float, Field(ge=LEAST_TOP_P, le=1)] = 1.0
     max_reply: Count = 200  # turn mode: tokens after which a reply is ended
     heard_tokens: Annotated[int, Field(ge=4, le=200)] = 40  # ears: most text tokens per buffer and frame
     rate: Literal[16_000, 24_000] = 16_000  # samples per second of the audio that it hears
@@ -128,7 +136,7 @@ class ServerSection(_Section):
     idle_s: Seconds = 60.0  # a session without any input for so long is closed
     grace_s: Seconds = 30.0  # how long a session that asked for it outlives its connection
     replay_bytes: Count = 1_048_576  # of events kept for a caller who comes back
-    drain_s: Annotated[float, Field(ge=0)] = 10.0  # after SIGTERM: for calls to end by themselves
+    drain_s: Annotated[float, Field(ge=0, le=1e8)] = 10.0  # after SIGTERM: for calls to end by themselves
     restarts: Annotated[int, Field(ge=0)] = 5  # times in a row that an engine that died is started again
     origins: list[Origin] = []  # pages of other hosts that may call, as "https://app.example.org"; "*": any
     max_opens_per_s: PerSecond = 500.0  # calls let in; where there are several gateways each has its share

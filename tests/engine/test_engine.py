@@ -287,6 +287,20 @@ def test_top_p_draws_only_from_the_smallest_set_that_reaches_it(top_p: float, se
     assert float(likelier) < top_p
 
 
+@pytest.mark.parametrize(
+    ("temperature", "top_p"), [(-1.0, 1.0), (1e-300, 1.0), (1e300, 1.0), (float("nan"), 1.0), (1.0, 1e-300)]
+)
+def test_settings_that_no_draw_survives_are_refused(temperature: float, top_p: float) -> None:
+    with pytest.raises(ProfileError, match=r"model\.(temperature|top_p) = .*: use "):
+        Sampling(temperature, top_p)
+
+
+def test_the_coldest_draws_are_of_the_likeliest_token_alone() -> None:
+    logits = torch.tensor([[1e4, 1.0, 2e4, 1.9e4]])
+    for coldest in (Sampling(0.01), Sampling(100.0, 0.001)):
+        assert int(choose(logits.clone(), [Chooser(coldest)])[0]) == 2
+
+
 def test_draws_follow_the_probabilities() -> None:
     logits = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log()
     chooser = Chooser(Sampling(temperature=1.0, seed=1))

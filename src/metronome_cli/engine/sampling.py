@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ProfileError
+from ..profile import LEAST_TOP_P, LEAST_WARM, MOST_WARM
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,11 @@ class Sampling:
     suppress: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ProfileError("model.temperature", self.temperature, "use 0 (greedy) or more")
-        if not 0 < self.top_p <= 1:
-            raise ProfileError("model.top_p", self.top_p, "use more than 0, at most 1")
+        if self.temperature != 0 and not LEAST_WARM <= self.temperature <= MOST_WARM:
+            cure = f"use 0 (greedy), or {LEAST_WARM:g} to {MOST_WARM:g}"
+            raise ProfileError("model.temperature", self.temperature, cure)
+        if not LEAST_TOP_P <= self.top_p <= 1:
+            raise ProfileError("model.top_p", self.top_p, f"use {LEAST_TOP_P:g} to 1")
 
 
 @dataclass(slots=True)
