@@ -40,6 +40,25 @@ def test_the_default_profile_is_a_512_token_window_behind_the_header() -> None:
     assert (laptop.beat.frame_s, laptop.beat.tau, laptop.window.positions) == (2.0, 6, "anchored")
 
 
+def test_the_planning_page_asks_for_as_many_blocks_as_its_calls_reserve() -> None:
+    laptop, header = load_profile("laptop"), 18
+    page = (ROOT / "docs" / "capacity.md").read_text("utf-8")
+    each, of_header = laptop.session_blocks(header), laptop.session_blocks(0)
+    assert each is not None
+    assert f"reserves {each}, which are the {of_header} that" in page
+    assert f"header of {header} tokens" in page
+    assert f"--max-sessions 16 --blocks {16 * each}`" in page
+
+
+@pytest.mark.assets("smollm2-135m-instruct")
+def test_the_header_that_the_planning_page_counts() -> None:
+    from metronome_cli.models.assets import locate
+    from metronome_cli.models.chat import Chat
+
+    model = load_profile("laptop").model
+    assert len(Chat(locate(model.thinker), model.header).header) == 18
+
+
 @pytest.mark.parametrize(
     ("data", "field", "says"),
     [
