@@ -47,6 +47,7 @@ class TickRecord(msgspec.Struct, kw_only=True, tag_field="record", tag="tick"):
     cap: int = 0  # most calls at a time, from here on
     failed: int = 0  # sessions that ended in it by something of their own; not among those served
     cap_reason: str = ""  # what binds it, the reason of a refusal; "": not recorded
+    bounded: bool | None = None  # load only: whether all these calls keep a bounded cache; None: not told
     arm: str = ""  # which of several runs in one folder
 
 

@@ -181,6 +181,33 @@ def test_windows_that_fill_are_no_pool_that_fills(fit: Fit, tmp_path: Path) -> N
     assert told["verdict"].startswith("The pool levels off at 40.0 % (20.0 to 40.0) and does not fill")
 
 
+@pytest.mark.parametrize(
+    ("bounded", "binds", "said"),
+    [
+        (None, "memory", "3 of 3 pools are full or will be, if calls have no bound."),
+        (False, "memory", "3 of 3 pools are full or will be."),
+        (True, None, "None of 3 pools will be full."),
+    ],
+)
+def test_a_load_whose_calls_said_whether_they_have_a_bound_is_told_for_these_calls(
+    fit: Fit, tmp_path: Path, bounded: bool | None, binds: str | None, said: str
+) -> None:
+    for name in "abc":
+        with (tmp_path / f"{name}.jsonl").open("wb") as file:
+            write_line(file, Header(kind="trace", monotonic_zero=0.0, wall_zero=0.0))
+            for n in range(20):
+                tick = TickRecord(tick=n, due=n, start=n, done=n + 0.1, sessions=4, kv_total=1000)
+                tick.kv_leased, tick.bounded = 10 + 10 * n, bounded
+                write_line(file, tick)
+    code, out, _ = fit(tmp_path / "*.jsonl")
+    assert code == 0
+    assert said in " ".join(out.split())
+    assert ("memory, if" in out) == (bounded is None)
+    told = json.loads(fit(tmp_path / "a.jsonl", "--json")[1])
+    assert (told["bounded"], told["limit"]["binds"]) == (bounded, binds)
+    assert (told["t_sat"] is None) == bool(bounded)
+
+
 def test_a_pool_that_will_be_full_too_soon_is_exit_code_3(fit: Fit, tmp_path: Path) -> None:
     path = csv(tmp_path / "ramp.csv", 0.5)
     assert fit(path, "--fail-under", "20s")[0] == 0
@@ -202,7 +229,7 @@ def test_what_cannot_be_fitted_beside_what_can_is_told_and_exit_code_2(fit: Fit,
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("t_s,kv_occupancy\n" + "".join(f"{t},0\n" for t in range(30)), "rise"),
+        ("t_s,kv_occupancy\n" + "".join(f"{t},0\n" for t in range(30)), "nothing is held"),
         ("t_s,kv_occupancy\n0,0.1\n1,0.2\n", "at least 5 rows"),
         ("t_s,kv_occupancy\n" + "".join(f"{t},{t / 50}\n" for t in range(8)), "rises in 7 rows only"),
         ("t_s,kv_occupancy\n" + "".join(f"{t},{t}\n" for t in range(30)), "row 3 = 2.0: give shares"),
@@ -333,8 +360,21 @@ def test_a_pool_that_stays_empty_is_refused(fit: Fit) -> None:
     with serving([recorded("vllm", kv_cache_usage_perc=0)]) as url:
         code, out, err = fit("--metrics-url", url, "--for", "20s")
     assert (code, out) == (2, "")
-    assert "rise" in err
+    assert "nothing is held" in err
     assert url in err
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_pool_that_stays_as_it_is_is_told_so_and_is_exit_code_0(
+    fit: Fit, until: Callable[[float], None], watch: bool
+) -> None:
+    until(40.0)
+    how = ("--watch",) if watch else ("--for", "30s")
+    with serving([recorded("vllm", kv_cache_usage_perc=0.4)]) as url:
+        code, out, _ = fit("--metrics-url", url, *how, "--fail-under", "60s")
+    assert code == 0
+    told = " ".join(out.splitlines()[-1].split()) if watch else " ".join(out.split())
+    assert "The pool stays at 40.0 % (40.0 to 40.0) and will not run out while calls go on as they did" in told
 
 
 @pytest.mark.usefixtures("until")

@@ -21,7 +21,7 @@ from metronome_cli.fit.sources import Source
 
 RAMP = Forecast("ramp", Interval(145.0, 143.0, 149.0), 0.0, 0.0069, None, None, None, 144.0, 800, 83.0)
 LEVEL = Plateau(Interval(0.254, 0.253, 0.258), 60.0, 0.002, 500)
-FLAT = Forecast("plateau", None, 0.0, 0.0, None, LEVEL, None, None, 800, 83.0)
+FLAT = Forecast("plateau", None, 0.0, 0.004, None, LEVEL, None, None, 800, 83.0)
 
 Tell = Callable[..., Answer]
 
@@ -123,6 +123,83 @@ def test_a_pool_that_never_was_so_full_cannot_be_asked_of_then(tell: Tell) -> No
         tell(RAMP, Source(series()), Asked(at=0.7))
 
 
-def test_a_pool_without_a_rise_is_refused(tell: Tell) -> None:
-    with pytest.raises(FieldError, match=r"a\.csv: kv_occupancy = 0\.0: does not rise"):
+def test_a_pool_that_holds_nothing_is_refused(tell: Tell) -> None:
+    with pytest.raises(FieldError, match=r"a\.csv: kv_occupancy = 0\.0: nothing is held"):
         tell(replace(FLAT, shape="empty", plateau=None), Source(series(0.0)))
+
+
+def test_a_pool_that_is_level_is_told_to_stay(tell: Tell) -> None:
+    found = tell(replace(FLAT, fill_rate=0.0), Source(series(0.254)))
+    stays = "The pool stays at 25.4 % (25.3 to 25.8) and will not run out"
+    assert found.told["verdict"] == f"{stays} while calls go on as they did; it holds 500 sessions."
+    found = tell(replace(FLAT, fill_rate=0.0, bounded=True), Source(series(0.254)))
+    assert found.told["verdict"] == f"{stays}; it holds 500 sessions."
+    assert found.left_s is None
+
+
+def test_calls_with_a_bound_that_nobody_tells_have_no_moment(tell: Tell) -> None:
+    beats = Beats([4.0] * 10, [0.3] * 10, 1.0)
+    found = tell(replace(RAMP, t_sat=None, bounded=True), Source(series(), beats))
+    assert found.told["verdict"].startswith("These calls have a bound: the pool, now at 57 %, fills until")
+    assert (found.told["t_sat"], found.left_s, found.told["limit"]["binds"]) == (None, None, None)
+    assert "calls have a bound, and nothing here tells" in found.told["limit"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("bounded", "ends"), [(None, "; then memory binds first."), (False, "; memory binds first.")]
+)
+def test_memory_binds_under_the_same_condition_as_the_moment(
+    tell: Tell, bounded: bool | None, ends: str
+) -> None:
+    beats = Beats([4.0] * 10, [0.3] * 10, 1.0)
+    assert tell(replace(RAMP, bounded=bounded), Source(series(), beats)).told["verdict"].endswith(ends)
+
+
+# ---- Calls that have hung up ----
+
+T = np.arange(0.0, 120.0, 2.0)
+
+
+def held_until(end: float, rate: float = 0.005, most: float = 1.0, over: bool = True) -> Source:
+    """Eight calls that fill a pool until they hang up, all at once; nobody calls afterwards."""
+    rho = np.where(end > T, np.minimum(rate * T, most), 0.0)
+    return Source(Series.checked(T, rho, np.where(end > T, 8.0, 0.0), name="a.csv"), is_over=over)
+
+
+def test_a_trace_whose_calls_hung_up_is_fitted_up_to_then() -> None:
+    found = answer(held_until(80.0), Asked())
+    assert found.told["hung_up_s"] == 80.0
+    assert found.told["last_s"] == 78.0
+    assert found.told["notes"][0].startswith("calls hung up from 80.0 s on: only what came before is fitted")
+    assert found.told["t_sat"]["low"] < 200.0 < found.told["t_sat"]["high"]
+    assert found.told["verdict"].startswith("Had the calls stayed, and if they have no bound, the pool would be")
+
+
+def test_windows_that_were_full_when_calls_hung_up_are_a_plateau() -> None:
+    for idle in (1, 50):  # however long nobody calls afterwards
+        source = held_until(100.0, 0.01, 0.3)
+        after = 120.0 + np.arange(0.0, 120.0 * idle, 2.0)
+        t = np.concatenate((T, after))
+        rho = np.concatenate((source.series.occupancy, np.zeros(len(after))))
+        assert source.series.sessions is not None
+        live = np.concatenate((source.series.sessions, np.zeros(len(after))))
+        found = answer(Source(Series.checked(t, rho, live), is_over=True), Asked())
+        assert found.told["plateau"]["level"]["estimate"] == pytest.approx(0.3, abs=0.01)
+        assert found.told["plateau"]["ceiling"] == 26
+
+
+def test_of_a_live_server_nothing_is_told_of_calls_that_are_gone() -> None:
+    with pytest.raises(FieldError, match="fell again: nothing fills at the end; end the trace there$"):
+        answer(held_until(80.0, over=False), Asked())
+
+
+def test_where_calls_are_not_told_a_share_that_works_is() -> None:
+    source = held_until(80.0)
+    with pytest.raises(FieldError, match=r"end the trace there, or ask --at 0\.35$"):
+        answer(replace(source, series=replace(source.series, sessions=None)), Asked())
+    assert answer(source, Asked(at=0.35)).told["t_sat"] is not None
+
+
+def test_a_share_that_the_first_row_passes_is_refused() -> None:
+    with pytest.raises(FieldError, match=r"at = 0\.3: the pool is at 0\.4 in the first row: ask a share above"):
+        answer(Source(Series.checked(T, np.full(60, 0.4), name="a")), Asked(at=0.3))

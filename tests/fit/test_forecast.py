@@ -228,6 +228,39 @@ def test_whether_calls_have_a_bound_is_told_where_promises_are(
     assert forecast(filling_windows(20, promised)).bounded is bounded
 
 
+@pytest.mark.parametrize(("promised", "bounded"), [(None, None), (0.0, False), (0.5, True)])
+def test_a_pool_that_is_level_from_the_first_row_on_is_a_plateau(
+    promised: float | None, bounded: bool | None
+) -> None:
+    rho = 0.4 + np.random.default_rng(0).uniform(-0.003, 0.003, len(T))
+    steady = Series.checked(T, rho, np.full(len(T), 8.0))
+    of = forecast(steady.promising(None if promised is None else np.full(len(T), promised)))
+    assert (of.shape, of.t_sat, of.bounded, of.fill_rate) == ("plateau", None, bounded, 0.0)
+    assert of.plateau is not None
+    assert of.plateau.level.estimate == pytest.approx(0.4, abs=0.002)
+    assert of.plateau.ceiling in (19, 20)
+    assert of.at(50.0) == of.at(5000.0) == of.plateau.level.estimate
+
+
+def test_calls_that_were_promised_what_they_hold_fill_no_pool_when_some_leave() -> None:
+    live = np.where(T < 50.0, 8.0, 4.0)
+    of = forecast(Series.checked(T, 0.04 * live, live).promising(0.05 * live))
+    assert (of.shape, of.bounded) == ("plateau", True)
+    assert of.plateau is not None
+    assert of.plateau.level.estimate == pytest.approx(0.16)
+
+
+@pytest.mark.parametrize(("windowed", "moment"), [(None, True), (False, True), (True, False)])
+def test_calls_that_said_they_have_a_bound_are_told_no_moment(windowed: bool | None, moment: bool) -> None:
+    of = forecast(replace(ramp(rate=0.006), windowed=windowed), session_length=3600.0)
+    assert (of.shape, of.bounded, of.t_sat is not None) == ("ramp", windowed, moment)
+    assert of.collapse_probability == (pytest.approx(1.0) if moment else 0.0)
+
+
+def test_a_pool_that_was_full_was_full_whatever_calls_said() -> None:
+    assert forecast(replace(ramp(rate=0.02), windowed=True)).t_sat is not None
+
+
 def test_sessions_that_are_all_0_tell_no_rate_of_one() -> None:
     for end in (0.3, 1.0):
         t = np.arange(60.0)
@@ -275,7 +308,7 @@ def test_what_never_filled_is_not_scored() -> None:
         (lambda: forecast(ramp(), until=0.0), "until = 0.0: give a share of the pool"),
         (lambda: forecast(ramp(), level=90.0), "level = 90.0: give a share between 0 and 1"),
         (lambda: forecast(ramp(), session_length=0.0), "session_length = 0.0: give seconds above 0"),
-        (lambda: forecast(Series.checked(T, np.full(200, 0.4))), "kv_occupancy = 0.4: does not rise"),
+        (lambda: forecast(Series.checked(T, 0.9 - 0.004 * T)), r"kv_occupancy = 0\.502: falls from 0\.9 to"),
         (lambda: forecast(ramp(), until=0.01), "rises in . rows only"),
     ],
 )

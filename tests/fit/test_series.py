@@ -65,3 +65,25 @@ def test_calls_are_bounded_where_all_that_is_held_was_promised(
 def test_more_than_the_pool_cannot_be_promised() -> None:
     with pytest.raises(FieldError, match=r"a\.csv: kv_reserved, row 4 = 1\.5: give shares 0\.\.1"):
         Series.checked(**GOOD, name="a.csv").promising([0.5, 0.5, 0.5, 1.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("live", "rows"),
+    [
+        ([0, 2, 2, 2, 0, 0, 0, 0], 4),
+        ([0, 2, 2, 0, 0, 4, 8, 0], 7),  # the calls that were live last of all
+        ([20, 20, 19, 18, 17, 10, 3, 3], 4),
+        ([8, 8, 8, 8, 8, 8, 8, 8], None),
+        ([0, 0, 0, 0, 0, 0, 0, 0], None),
+        ([1, 2, 3, 4, 5, 6, 7, 8], None),
+        (None, None),
+    ],
+)
+def test_the_rows_before_calls_hung_up(live: list[int] | None, rows: int | None) -> None:
+    shares = np.linspace(0.0, 0.7, 8)
+    series = Series.checked(np.arange(8), shares, live, stalled=[0] * 8).promising(shares)
+    before = series.before_hang_up()
+    assert (None if before is None else len(before)) == rows
+    if before is not None:
+        columns = (before.t_s, before.occupancy, before.sessions, before.stalled, before.promised)
+        assert {len(column) for column in columns if column is not None} == {rows}

@@ -69,3 +69,18 @@ def test_a_server_whose_clock_stands_still_tells_no_period(told: Any, step_s: fl
         event = told.tick(tick, due=100 + step_s * tick)
         book.add(event, calls.close(event), at=0.25 * tick)
     assert book.period_s is None
+
+
+@pytest.mark.parametrize(
+    ("calls", "all_are"),
+    [((True, True), True), ((True, False), False), ((True, None), None), ((None, True), None)],
+)
+def test_a_beat_is_of_calls_with_a_bound_where_all_said_so(
+    told: Any, calls: tuple[bool | None, ...], all_are: bool | None
+) -> None:
+    book, kept = told_by_two_calls(told, [])
+    for session, bounded in enumerate(calls):
+        event = told.tick(0)
+        book.add(event, CallFrames(session, start=0.0).close(event), 2.6, bounded)
+    book.flush()
+    assert kept[0][0].bounded is all_are

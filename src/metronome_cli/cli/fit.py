@@ -231,9 +231,16 @@ def _verdict(answers: Sequence[Answer]) -> str:
     if not filling:
         return f"None of {len(answers)} pools will be full."
     first = min(filling, key=lambda found: found.left_s or 0.0).told
+    unsure = sum(bool(found.left_s) and found.told["bounded"] is None for found in filling)
+    so = "" if not unsure else ", if calls have no bound" if unsure == len(filling) else _so_far(unsure)
     return (
-        f"{len(filling)} of {len(answers)} pools are full or will be. {first['source']}: {first['verdict']}"
+        f"{len(filling)} of {len(answers)} pools are full or will be{so}. "
+        f"{first['source']}: {first['verdict']}"
     )
+
+
+def _so_far(unsure: int) -> str:
+    return f" ({unsure} of them if calls have no bound)"
 
 
 def _say(report: Report, failed: Sequence[FieldError], as_json: bool) -> None:

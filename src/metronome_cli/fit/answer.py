@@ -6,7 +6,8 @@ Ignores: where a series came from, tables, drawing, terminals.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .sources import Source
 
 _BASELINE = (0.1, 0.8)  # the paper's line is fitted between these shares
 _MOST_DRAWN = 600  # samples
+_PARTS = (0.9, 0.75, 0.5, 0.25)  # of the most that was held: shares that are tried for --at
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,52 @@ class Answer:
 
 
 def answer(source: Source, asked: Asked) -> Answer:
-    """Forecast one source. FieldError when the series never reaches `asked.at`, or shows no rise."""
+    """Forecast one source. FieldError when the series never reaches `asked.at`, or nothing follows from it.
+
+    Where that is so of a whole trace because its calls have hung up, what came before is forecast.
+    """
+    try:
+        return _answer(source, asked)
+    except FieldError as error:
+        before = source.series.before_hang_up() if source.is_over and asked.at is None else None
+        if before is not None:
+            with suppress(FieldError):
+                return _answer(_of_those_before(source, before), asked)
+        if source.is_over and asked.at is None and (share := _share_that_works(source.series)) is not None:
+            raise FieldError(error.field, error.value, f"{error.cure}, or ask --at {share:g}") from None
+        raise
+
+
+def _of_those_before(source: Source, before: Series) -> Source:
+    left = source.series.t_s[len(before)]
+    note = f"calls hung up from {left:.1f} s on: only what came before is fitted, as if they had stayed"
+    return replace(source, series=before, notes=(*source.notes, note), hung_up_s=float(left))
+
+
+def _share_that_works(series: Series) -> float | None:
+    """An `at` for which there is a forecast."""
+    for part in _PARTS:
+        share = round(part * float(series.occupancy.max()), 2)
+        if 0.01 <= share <= 0.99 and (series.occupancy >= share).any():
+            with suppress(FieldError):
+                if forecast(series, until=share).shape != "empty":
+                    return share
+    return None
+
+
+def _answer(source: Source, asked: Asked) -> Answer:
     series = source.series
     if asked.at is not None and series.occupancy.max() < asked.at:
         most = float(series.occupancy.max())
         raise FieldError(f"{series.name}: at", asked.at, f"the pool is never fuller than {most:.3g}")
+    if asked.at is not None and series.occupancy[0] >= asked.at:
+        cure = f"the pool is at {series.occupancy[0]:.3g} in the first row: ask a share above that"
+        raise FieldError(f"{series.name}: at", asked.at, cure)
     of = forecast(series, until=asked.at, level=asked.level, session_length=asked.session_length)
     if of.shape == "empty":
         most = float(series.occupancy.max())
-        raise FieldError(f"{series.name}: kv_occupancy", most, "does not rise: expected a pool that fills")
+        cure = "nothing is held: give a trace in which calls bring something, or ask while they do"
+        raise FieldError(f"{series.name}: kv_occupancy", most, cure)
     told = _told(source, of, asked)
     return Answer(told, _drawn(series, of, asked))
 
@@ -77,6 +116,7 @@ def _told(source: Source, of: Forecast, asked: Asked) -> dict[str, Any]:
         "left_s": _left(source.series, of),
         "last_s": of.last_s,
         "occupancy": _last(source.series, of),
+        "hung_up_s": source.hung_up_s,
         "points": of.points,
         "at": asked.at,
         "level": asked.level,
@@ -106,7 +146,10 @@ def sentence(told: dict[str, Any]) -> str:
             f"{told['collapse_probability']:.2f}"
         )
     if binds := told["limit"]["binds"]:
-        parts.append(f"{'memory' if binds == 'memory' else 'the deadline'} binds first")
+        # Of a ramp that nothing tells the bound of, all that is said up to here is under that condition.
+        unsure = told["shape"] == "ramp" and told["bounded"] is None and told["left_s"] != 0.0
+        so = "then " if unsure and binds == "memory" else ""
+        parts.append(f"{so}{'memory' if binds == 'memory' else 'the deadline'} binds first")
     return "; ".join(parts) + "."
 
 
@@ -119,14 +162,31 @@ def _pool(told: dict[str, Any]) -> str:
     if told["t_sat"] is not None:
         low, high = (_seconds(told["t_sat"][end]) for end in ("low", "high"))
         at, left = _seconds(told["t_sat"]["estimate"]), _seconds(told["left_s"])
-        if_so = "The pool" if told["bounded"] is False else "If calls have no bound, the pool"
-        return f"{if_so} will be full at {at} s ({low} to {high}), {left} s from the last sample"
+        return f"{_if_so(told)} be full at {at} s ({low} to {high}), {left} s from the last sample"
+    if told["plateau"] is None:
+        return (
+            f"These calls have a bound: the pool, now at {100 * told['occupancy']:.0f} %, fills until their "
+            "windows are full and levels off then; where, only the server's own trace tells"
+        )
+    return _plateau(told)
+
+
+def _if_so(told: dict[str, Any]) -> str:
+    """What a moment depends on: calls without a bound, and that they stayed."""
+    unsure = told["bounded"] is None
+    if told["hung_up_s"] is not None:
+        return f"Had the calls stayed{', and if they have no bound' if unsure else ''}, the pool would"
+    return "If calls have no bound, the pool will" if unsure else "The pool will"
+
+
+def _plateau(told: dict[str, Any]) -> str:
     level, ceiling = told["plateau"]["level"], told["plateau"]["ceiling"]
+    at = f"at {100 * level['estimate']:.1f} % ({100 * level['low']:.1f} to {100 * level['high']:.1f})"
     holds = "" if ceiling is None else f"; it holds {ceiling} sessions"
-    return (
-        f"The pool levels off at {100 * level['estimate']:.1f} % "
-        f"({100 * level['low']:.1f} to {100 * level['high']:.1f}) and does not fill{holds}"
-    )
+    if told["fill_rate"] == 0.0:
+        so = "" if told["bounded"] else " while calls go on as they did"
+        return f"The pool stays {at} and will not run out{so}{holds}"
+    return f"The pool levels off {at} and does not fill{holds}"
 
 
 def _bounded(interval: dict[str, float]) -> dict[str, float | None]:

@@ -71,7 +71,10 @@ def verdict(answer: dict[str, Any]) -> str:
 
 def notes(answer: dict[str, Any], ticks: Ticks) -> list[str]:
     """What a reader should know before relying on it."""
-    found = []
+    found = [
+        f"the figure of the deadline is for p{answer['percentile']:g} of ticks, with {100 * answer['margin']:g} % "
+        "of the budget left free; `fit collapse-model` lets the median beat take all of it, and tells more"
+    ]
     most = int(ticks.sessions_T.max())
     if answer["n"] > 2 * most:
         found.append(f"{answer['n']} is more than twice the {most} sessions that were measured")

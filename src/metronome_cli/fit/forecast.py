@@ -49,7 +49,7 @@ class Forecast:
     shape: Shape
     t_sat: Interval | None  # a ramp only; of a pool that is full already: when it was first seen so
     rho0: float  # share held before the rise that was fitted; 0 where the series begins within it
-    fill_rate: float  # share of the pool per second, all calls: of a ramp now, of a plateau on the way up
+    fill_rate: float  # share of the pool per second, all calls: of a ramp now, of a plateau on the way up; 0 level
     rate_per_session: float | None  # the same for one call; None without sessions
     plateau: Plateau | None
     collapse_probability: float | None  # a ramp and a session length only
@@ -111,10 +111,12 @@ def forecast(
     first row, for collapse_probability = P(t_sat <= their end).
     Source: the paper's section "The model" (rho = rho0 + N r t), with a power for rates that drift.
 
-    A pool whose calls were promised all that they hold is a plateau before it levels off: at the promise.
+    A pool whose calls were promised all that they hold is a plateau before it levels off: at the promise. One
+    that is level throughout is a plateau too. Of calls that are known to have a bound, but not which, no
+    moment is told: t_sat is None.
 
-    FieldError for values out of range, too few rows of a rise, and a pool that holds something but does not
-    rise: neither a moment nor a plateau follows from it. A pool that holds nothing is "empty".
+    FieldError for values out of range, too few rows, and a pool that holds something but neither rises nor
+    is level: neither a moment nor a plateau follows from it. A pool that holds nothing is "empty".
     """
     _check(until, level, session_length)
     seen = _seen(series, until)
@@ -122,13 +124,16 @@ def forecast(
         last_s = float(seen.t_s[-1] if len(seen) else series.t_s[0])
         return Forecast("empty", None, 0.0, 0.0, None, None, None, None, len(seen), last_s)
     of, most = find_rise(seen), seen.bound
+    if of.shape == "level":
+        return replace(_steady(seen, of, level), bounded=seen.is_bounded)
     if of.shape == "plateau":
         found = _level(seen, of, plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level))
     elif most is not None and full_at(seen) is None:
         found = _promised(seen, of, most)
     else:
         found = _ramp(seen, of, level, session_length)
-    return found if seen.promised is None else replace(found, bounded=most is not None)
+    found = replace(found, bounded=seen.is_bounded)
+    return _without_end(found) if found.bounded and found.shape == "ramp" and full_at(seen) is None else found
 
 
 def score(series: Series, of: Forecast) -> dict[str, Any]:
@@ -199,16 +204,25 @@ def _check(until: float | None, level: float, session_length: float | None) -> N
 
 def _seen(series: Series, until: float | None) -> Series:
     """The rows before occupancy first reaches `until`."""
-    rows = len(series)
-    if until is not None and (series.occupancy >= until).any():
-        rows = int(np.argmax(series.occupancy >= until))
-    return replace(
-        series,
-        t_s=series.t_s[:rows],
-        occupancy=series.occupancy[:rows],
-        sessions=None if series.sessions is None else series.sessions[:rows],
-        stalled=None if series.stalled is None else series.stalled[:rows],
-        promised=None if series.promised is None else series.promised[:rows],
+    if until is None or not (series.occupancy >= until).any():
+        return series
+    return series.first(int(np.argmax(series.occupancy >= until)))
+
+
+def _without_end(of: Forecast) -> Forecast:
+    """A ramp of calls that have a bound, nobody tells which: where it levels off is not known."""
+    likely = None if of.collapse_probability is None else 0.0
+    return replace(of, t_sat=None, baseline=None, collapse_probability=likely)
+
+
+def _steady(seen: Series, of: Rise, level: float) -> Forecast:
+    """A pool that is as it was from the first row on."""
+    found, now_s = plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level), float(of.t_T[-1])
+    rate = None if of.live_T is None else 0.0
+    curve = Growth(of.start.start_s, now_s, found.level.estimate, 0.0, 1.0, max(now_s - of.start.start_s, 1.0))
+    rows, last_s = len(seen), float(seen.t_s[-1])
+    return Forecast(
+        "plateau", None, of.start.rho0, 0.0, rate, found, None, None, rows, last_s, of.notes, curve
     )
 
 

@@ -48,10 +48,18 @@ def first_limit(of: Forecast, beats: Beats | None) -> Limit:
     if beats is None:
         return Limit(None, "not known: nothing here tells how long a beat takes", _ceiling(of))
     if of.plateau is None:
-        now = float(np.median(beats.took_s[-_RECENT:]))
-        said = f"beats take {now:.3g} of {beats.period_s:.3g} s now"
-        return Limit("memory" if now <= beats.period_s else "deadline", said)
+        return _of_ramp(of, beats)
     return _at_plateau(_ceiling(of), beats)
+
+
+def _of_ramp(of: Forecast, beats: Beats) -> Limit:
+    now = float(np.median(beats.took_s[-_RECENT:]))
+    said = f"beats take {now:.3g} of {beats.period_s:.3g} s now"
+    if now > beats.period_s:
+        return Limit("deadline", said)
+    if of.bounded and of.t_sat is None:
+        return Limit(None, f"not known: calls have a bound, and nothing here tells what they may hold; {said}")
+    return Limit("memory", said)
 
 
 def _at_plateau(memory: int | None, beats: Beats) -> Limit:

@@ -23,6 +23,8 @@ _SAME = 0.5  # of the early slope: a late one below it is no longer that ramp
 _NONE = 0.05  # of the early slope: what a bounded pool may creep
 _LEAST_GAIN = 0.01  # share of the pool
 _NOISES = 5.0  # standard deviations of the late rows that a rise to them passes
+_MOST_HIDDEN = 0.1  # of the free part of the pool, in all the time of the rows: a rise that noise may hide
+_ROUNDING = 1e-6  # share of the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,27 @@ def rises(t_T: NDArray[np.float64], rho_T: NDArray[np.float64], to_the_end: bool
     return slope - margin > 0.0
 
 
+def is_level(t_T: NDArray[np.float64], rho_T: NDArray[np.float64]) -> bool:
+    """Whether rows neither rise nor fall, as far as they can tell. At least 3 rows.
+
+    The slope of all rows, with its interval as in `trend`: no certain rise, however small; no certain fall by
+    more than 1 % of the pool; and a rise at the interval's upper end would take ten times as long as the rows
+    did to fill what is free.
+    """
+    slope, margin = _slope(t_T, rho_T)
+    length = t_T[-1] - t_T[0]
+    if (slope - margin) * length > _ROUNDING:
+        return False
+    if slope + margin < 0.0 and slope * length < -_LEAST_GAIN:
+        return False
+    return bool((slope + margin) * length <= _MOST_HIDDEN * (1.0 - np.median(rho_T)))
+
+
 def _slope(t_T: NDArray[np.float64], rho_T: NDArray[np.float64]) -> tuple[float, float]:
     """A slope and half the width of its interval."""
     t_G, rho_G = _groups(t_T), _groups(rho_T)
+    if np.ptp(rho_G) < _ROUNDING**2:  # means of equal numbers differ in their last digit, and have no error
+        return 0.0, 0.0
     line = stats.linregress(t_G, rho_G)
     return float(line.slope), float(line.stderr * stats.t.ppf((1 + _DIFFERS) / 2, len(t_G) - 2))
 

@@ -1,4 +1,5 @@
-"""Which rows of a series are the rise that is carried on, where it began, and what it leads to.
+"""Which rows of a series are the rise that is carried on, where it began, and what it leads to; or that
+the pool is level.
 
 Knows:   a series, and the test of plateau.py.
 Ignores: curves through the rise, and when it ends.
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FieldError
-from .plateau import late_rows, rises, trend
+from .plateau import is_level, late_rows, rises, trend
 from .series import FEWEST, Series
 
 Array = NDArray[np.float64]
@@ -39,7 +40,7 @@ class Start:
 class Rise:
     """The rows that are fitted, with what they lead to. Their times differ."""
 
-    shape: Literal["ramp", "plateau"]
+    shape: Literal["ramp", "plateau", "level"]  # level: there is no rise, and need be none
     start: Start
     t_T: Array
     rho_T: Array
@@ -48,25 +49,27 @@ class Rise:
 
 
 def find_rise(seen: Series) -> Rise:
-    """The last rise from the pool's first level up to a full one.
+    """The last rise from the pool's first level up to a full one, or the rows of a pool that is level.
 
-    FieldError where it is none, or where there are too few rows of it: 5 where something else than their
-    course tells what they lead to, and 10 elsewhere.
+    FieldError where they are neither, or too few: 5 are needed where something else than their course tells
+    what they lead to, and 10 elsewhere.
     """
     nearly = seen.occupancy >= _NEARLY
     rows = int(np.argmax(nearly)) if nearly.any() else len(seen)
     kept = np.flatnonzero(np.diff(seen.t_s[:rows], append=np.inf) > _INSTANT_S)  # of one time the last
     if len(kept) == 0 or seen.occupancy[kept[-1]] <= seen.occupancy[kept[0]] + LITTLE:
-        raise _refusal(seen, _no_rise(seen))
+        return _level(seen, kept, 0.0)
     start = find_start(seen.t_s[kept], seen.occupancy[kept])
-    kept = kept[start.at :]
+    whole, kept = kept, kept[start.at :]
     if len(kept) < (wanted := FEWEST if _end_known(seen) else _TOLD):
+        if LITTLE < seen.occupancy[whole[0]] >= seen.occupancy[whole[-1]] - _FELL:
+            return _level(seen, whole, 0.0)  # but for a block or two at the end
         why = "" if wanted == FEWEST else ", to tell a pool that fills from windows that fill and level off"
         raise _refusal(seen, f"rises in {len(kept)} rows only: give {wanted} or more of them{why}")
     live_T, notes = _live(seen, kept)
     kind = _kind(seen.t_s[kept], seen.occupancy[kept], live_T, start.rho0, full=bool(nearly.any()))
     if kind is None:
-        raise _refusal(seen, _no_rise(seen))
+        return _level(seen, kept, start.rho0)
     if kind == "bent":
         return _late_rise(seen.t_s[kept], seen.occupancy[kept])
     if not start.seen:
@@ -90,8 +93,27 @@ def _live(seen: Series, kept: NDArray[np.int_]) -> tuple[Array | None, tuple[str
         return None, ()
     told = kept[seen.sessions[kept] > 0.0]
     if len(told) == 0:
-        return None, ("sessions is 0 while the pool fills: it is left out, and no rate of one session told",)
+        return None, ("sessions is 0 while blocks are held: it is left out, and no rate of one session told",)
     return np.maximum(np.interp(seen.t_s[kept], seen.t_s[told], seen.sessions[told]), 1.0), ()
+
+
+def _level(seen: Series, kept: NDArray[np.int_], rho0: float) -> Rise:
+    """The rows of a pool that stays as it is, or whose calls were promised all that they hold: one that
+    cannot fill. FieldError where they are not, with what would do."""
+    t_T, rho_T = seen.t_s[kept], seen.occupancy[kept]
+    live_T, notes = _live(seen, kept) if len(kept) else (None, ())
+    is_bounded = seen.bound is not None and len(kept) >= FEWEST
+    is_held = len(kept) >= FEWEST and rho_T[-1] > LITTLE
+    if not is_bounded and not (is_held and _is_level(t_T, rho_T, live_T)):
+        raise _refusal(seen, _no_rise(seen))
+    if not is_bounded and len(kept) < _TOLD:
+        raise _refusal(seen, f"is level in {len(kept)} rows only: give {_TOLD} or more, to tell that it stays")
+    return Rise("level", Start(0, float(t_T[0]), rho0, False), t_T, rho_T, live_T, notes)
+
+
+def _is_level(t_T: Array, rho_T: Array, live_T: Array | None) -> bool:
+    """Whether the pool is level, or is but for calls that come and go."""
+    return is_level(t_T, rho_T) or (live_T is not None and is_level(t_T, rho_T * live_T[-1] / live_T))
 
 
 def _refusal(seen: Series, why: str) -> FieldError:
@@ -107,8 +129,10 @@ def _no_rise(seen: Series) -> str:
         return "is full from the first row on: give a trace that begins before the pool fills"
     if most - rho_T[0] > _FELL and most - rho_T[-1] > _FELL:
         fell = f"rose to {most:.3g} by {seen.t_s[peak]:.1f} s and fell again"
-        return f"{fell}: nothing fills at the end; end the trace there, or ask --at a share below that"
-    return "does not rise: give a trace in which the pool fills"
+        return f"{fell}: nothing fills at the end; end the trace there"
+    if rho_T[-1] < rho_T[0] - _FELL:
+        return f"falls from {rho_T[0]:.3g} to {rho_T[-1]:.3g}: give a trace in which the pool fills or is level"
+    return "rises by too little to tell whether it goes on: give a longer trace, or one in which the pool fills"
 
 
 def _kind(

@@ -18,6 +18,7 @@ Floats = Sequence[float] | NDArray[np.float64]
 
 FEWEST = 5  # rows; what the forecast needs of a rise is asked there
 _MOST_CALLS = 1e9  # far beyond any server, and far from where sums of squares overflow
+_STAYED = 0.9  # of the calls
 _FARTHEST_S = 1e10  # some 300 years: more are milliseconds, or no time at all
 
 
@@ -32,6 +33,7 @@ class Series:
     stalled: NDArray[np.float64] | None = None  # calls without blocks
     name: str = ""
     promised: NDArray[np.float64] | None = None  # share of the pool that calls with a bound may hold
+    windowed: bool | None = None  # whether all calls said that they have a bound, where `promised` is not told
 
     @property
     def bound(self) -> float | None:
@@ -40,6 +42,11 @@ class Series:
         if self.promised is None or not self.promised[-1] >= self.occupancy[-1] > 0.0:
             return None
         return float(self.promised[-1])
+
+    @property
+    def is_bounded(self) -> bool | None:
+        """Whether the calls that are live at the end have a bound; None where nothing tells."""
+        return self.windowed if self.promised is None else self.bound is not None
 
     @classmethod
     def checked(
@@ -75,6 +82,26 @@ class Series:
         promised = _finite(shares, field, len(self))
         _check_shares(promised, field)
         return replace(self, promised=promised)
+
+    def first(self, rows: int) -> Series:
+        """The series as it was when it had so many rows."""
+        columns = ("t_s", "occupancy", "sessions", "stalled", "promised")
+        told = {name: of[:rows] for name in columns if (of := getattr(self, name)) is not None}
+        return replace(self, **told)
+
+    def before_hang_up(self) -> Series | None:
+        """The rows before the calls left that were live last of all; None where they are not told, or stayed.
+
+        They have left when fewer than nine tenths of the most since the server was last idle are live.
+        """
+        if self.sessions is None or not (self.sessions > 0).any():
+            return None
+        last = int(np.flatnonzero(self.sessions > 0)[-1])
+        idle = np.flatnonzero(self.sessions[:last] == 0)
+        begin = int(idle[-1]) + 1 if len(idle) else 0
+        most = self.sessions[begin : last + 1].max()
+        stayed = int(np.flatnonzero(self.sessions >= _STAYED * most)[-1]) + 1
+        return self.first(stayed) if stayed < len(self) else None
 
     def __len__(self) -> int:
         return len(self.t_s)

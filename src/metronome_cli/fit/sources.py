@@ -10,7 +10,7 @@ import csv
 import glob
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,8 @@ class Source:
     series: Series
     beats: Beats | None = None
     notes: tuple[str, ...] = ()
+    is_over: bool = False  # nothing comes after its last row
+    hung_up_s: float | None = None  # when calls left that were live before, where what came then is left out
 
 
 def expand(words: Iterable[str]) -> list[Path]:
@@ -114,7 +116,14 @@ def _arm(name: str, ticks: Sequence[TickRecord]) -> Source:
         stalled=[float(tick.stalled) for tick in ticks],
         name=name,
     )
-    return Source(series.promising(_promised(ticks)), _beats(ticks))
+    series = replace(series.promising(_promised(ticks)), windowed=_windowed(ticks))
+    return Source(series, _beats(ticks), is_over=True)
+
+
+def _windowed(ticks: Sequence[TickRecord]) -> bool | None:
+    """Whether all calls that a load held said that they have a bound; None where one of them did not tell."""
+    told = {tick.bounded for tick in ticks if tick.sessions}
+    return None if None in told or not told else all(told)
 
 
 def _promised(ticks: Sequence[TickRecord]) -> list[float] | None:
@@ -145,7 +154,7 @@ def _table(path: Path, content: bytes) -> Source:
     except (UnicodeDecodeError, csv.Error) as error:
         raise FieldError("trace", str(path), f"give a {TRACE} or a CSV file ({error})") from None
     sessions = columns.get(_SESSIONS)
-    return Source(Series.checked(columns[_TIME], columns[_OCCUPANCY], sessions, name=str(path)))
+    return Source(Series.checked(columns[_TIME], columns[_OCCUPANCY], sessions, name=str(path)), is_over=True)
 
 
 def _places(path: Path, names: Sequence[str]) -> dict[str, int]:

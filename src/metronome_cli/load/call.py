@@ -53,6 +53,7 @@ class Call:
         self.protocol = ""
         self.server_id = ""  # the server's own name for the call
         self.server_frame_s: float | None = None  # its beat, where it tells when the call begins
+        self.bounded: bool | None = None  # whether what the server keeps of the call has a bound, if it tells
         self.begun = asyncio.Event()  # the session is there, or never will be
         self.errors: Counter[str] = Counter()  # `error` events by code
         self.frames: CallFrames | None = None  # from the moment the line is open
@@ -90,6 +91,7 @@ class Call:
                 self.heard.append(event.text)
             case Begun():
                 self.server_id, self.server_frame_s = event.server_id, event.frame_s
+                self.bounded = event.bounded
             case Fault():
                 self.errors[event.code] += 1
 

@@ -131,8 +131,10 @@ def _seldom(event: wire.ServerEvent | None) -> Sequence[Event]:
         case wire.TextDone() | wire.TranscriptDone():
             return [ReplyDone(event.response_id)]
         case wire.SessionCreated():
-            frame_s = event.session.metronome.frame_s
-            return [Begun(event.session.id, _within("frame_s", frame_s or 0.0, _DAY_S) or None)]
+            told = event.session.metronome
+            frame_s = _within("frame_s", told.frame_s or 0.0, _DAY_S) or None
+            bounded = told.policy != "unbounded" if told.policy else None
+            return [Begun(event.session.id, frame_s, bounded)]
         case wire.ErrorEvent():
             return [Fault(event.error.code)]
     return []

@@ -30,10 +30,11 @@ Message = str | bytes
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The session is there. `frame_s` is the server's beat, where it tells."""
+    """The session is there. `frame_s` is the server's beat, `bounded` whether its cache is; None: not told."""
 
     server_id: str = ""
     frame_s: float | None = None
+    bounded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class _Desk:
         self._run.frames.append(record)
         self._recent.append(record)
         self._last[record.session] = record
-        self._book.add(event, record, at)
+        self._book.add(event, record, at, self._run.calls[record.session].bounded)
 
     def _tick(self, record: TickRecord, frames: Sequence[FrameRecord]) -> None:
         self._run.ticks.append(record)

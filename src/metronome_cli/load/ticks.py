@@ -28,11 +28,12 @@ class TickBook:
         self._first: TickEvent | None = None
         self._newest: TickEvent | None = None
 
-    def add(self, event: TickEvent, frame: FrameRecord, at: float) -> None:
-        """Count one call's share of a beat, which arrived at `at`."""
+    def add(self, event: TickEvent, frame: FrameRecord, at: float, bounded: bool | None = None) -> None:
+        """Count one call's share of a beat, which arrived at `at`; `bounded`: whether its cache is."""
         if event.tick not in self._open:
-            self._begin(event, at)
+            self._begin(event, at, bounded)
         record, frames = self._open[event.tick]
+        record.bounded = _all(record.bounded, bounded)
         frames.append(frame)
         record.sessions += 1
         record.stalled += frame.stalled
@@ -52,7 +53,7 @@ class TickBook:
         period_s = (self._newest.due - self._first.due) / (self._newest.tick - self._first.tick)
         return period_s if period_s > 0 else None  # a server whose clock stands still tells no period
 
-    def _begin(self, event: TickEvent, at: float) -> None:
+    def _begin(self, event: TickEvent, at: float, bounded: bool | None) -> None:
         # Two beats on, every call's event of a beat has been read: the server sends them together.
         self._close_before(event.tick - 1)
         self._first = self._first or event
@@ -66,6 +67,7 @@ class TickBook:
             skipped=event.skipped,
             kv_leased=event.kv_leased,
             kv_total=event.kv_total,
+            bounded=bounded,
             arm=self._arm,
         )
         self._open[event.tick] = (record, [])
@@ -73,3 +75,8 @@ class TickBook:
     def _close_before(self, tick: int) -> None:
         for number in sorted(n for n in self._open if n < tick):
             self._keep(*self._open.pop(number))
+
+
+def _all(one: bool | None, other: bool | None) -> bool | None:
+    """Whether both are so; None where one does not tell."""
+    return None if one is None or other is None else one and other

@@ -22,6 +22,8 @@ _MOST_PANELS = 12
 # The two moments are beats to minutes apart, and a reader may hold one against the other.
 _FULL = "99.5 % of the blocks are held, or a call found none; silent (demo, load) is when all calls stall"
 
+_DEADLINE = "the median beat takes all of the period; `metronome fit capacity` holds p95 to less, and tells fewer"
+
 _BOUND = {True: "yes", False: "no", None: "not told here: windows that still fill rise like this"}
 
 
@@ -89,14 +91,15 @@ def _facts(fit: Results) -> list[tuple[str, str]]:
         ]
     if fit["shape"] == "ramp":
         facts.append(("full means", _FULL))
-    if fit["shape"] == "ramp" and fit["left_s"]:
+    if fit["shape"] == "ramp" and fit["left_s"] != 0.0:
         facts.append(("calls have a bound", _BOUND[fit.get("bounded")]))
     if fit["collapse_probability"] is not None:
         name = f"calls of {fit['session_length_s']:g} s collapse, probability"
         facts.append((name, f"{fit['collapse_probability']:.2f}"))
-    facts += [("binds first", fit["limit"]["binds"] or NOTHING), ("why", fit["limit"]["why"])]
+    facts += [("binds first", _binds(fit)), ("why", fit["limit"]["why"])]
     if fit["limit"]["deadline_sessions"] is not None:
         facts.append(("sessions within the deadline", _count(fit["limit"]["deadline_sessions"])))
+        facts.append(("within the deadline means", _DEADLINE))
     if fit["score"]:
         facts += _score(fit["score"])
     return [*facts, ("samples used", f"{fit['points']}, up to {seconds(fit['last_s'], 1)} s")]
@@ -124,8 +127,15 @@ def _row(fit: Results) -> tuple[str, ...]:
         seconds(fit["left_s"], 1),
         _baseline(fit),
         _interval(plateau["level"], 100, " %") if plateau else NOTHING,
-        fit["limit"]["binds"] or NOTHING,
+        _binds(fit),
     )
+
+
+def _binds(fit: Results) -> str:
+    """The limit; of a ramp that nothing tells the bound of, with what memory depends on."""
+    binds = fit["limit"]["binds"]
+    unsure = binds == "memory" and fit["shape"] == "ramp" and fit.get("bounded") is None
+    return f"{binds}, if calls have no bound" if unsure and fit["left_s"] != 0.0 else binds or NOTHING
 
 
 def _short(sources: list[str]) -> list[str]:
