@@ -40,18 +40,25 @@ port = 0
 """
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that says one sentence."""
+    profile = tmp_path_factory.mktemp("server") / "null.toml"
+    profile.write_text(PROFILE)
+    with serving(["--profile", str(profile), "--no-record"]) as url:
+        yield url
+
+
 @pytest.mark.parametrize("rate", [24_000, 16_000, 8_000])
-def test_a_spoken_call_is_held_by_a_script(tmp_path: Path, rate: int) -> None:
-    (tmp_path / "null.toml").write_text(PROFILE)
+def test_a_spoken_call_is_held_by_a_script(server: str, tmp_path: Path, rate: int) -> None:
     with wave.open(str(tmp_path / "question.wav"), "wb") as recording:
         recording.setnchannels(1)
         recording.setsampwidth(2)
         recording.setframerate(rate)
         recording.writeframes(bytes(rate))  # half a second
-    with serving(["--profile", str(tmp_path / "null.toml"), "--no-record"]) as url:
-        address = url.replace("http", "ws", 1) + "/v1/realtime"
-        command = [sys.executable, str(EXAMPLES / "call.py"), str(tmp_path / "question.wav"), address]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    address = server.replace("http", "ws", 1) + "/v1/realtime"
+    command = [sys.executable, str(EXAMPLES / "call.py"), str(tmp_path / "question.wav"), address]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "I hear nothing, but I keep the beat.\n"
 
 
@@ -72,16 +79,22 @@ def test_help_is_answered_or_says_what_to_install(script: Path, lacking: tuple[s
     assert ("pip install" in said) == bool(lacking)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_a_caller_who_is_refused_is_told_why_and_when_to_come_again(script: Path, tmp_path: Path) -> None:
-    (tmp_path / "null.toml").write_text(PROFILE.replace("frame_s = 0.25", "frame_s = 30.0"))
-    options = ["--profile", str(tmp_path / "null.toml"), "--no-record", "--admit", "forecast"]
-    with serving(options) as url:
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address, up to /v1, of a server that has just let in the one call that its ramp lets in."""
+    profile = tmp_path_factory.mktemp("taken") / "null.toml"
+    profile.write_text(PROFILE.replace("frame_s = 0.25", "frame_s = 30.0"))
+    with serving(["--profile", str(profile), "--no-record", "--admit", "forecast"]) as url:
         base = f"{url.replace('http', 'ws', 1)}/v1"
-        address = f"{base}/realtime" if script.name == "call.py" else base
-        with connect(f"{base}/realtime", proxy=None):  # the one that a ramp lets in
-            command = [sys.executable, str(script), str(QUESTION), address]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with connect(f"{base}/realtime", proxy=None):
+            yield base
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_caller_who_is_refused_is_told_why_and_when_to_come_again(script: Path, taken: str) -> None:
+    address = f"{taken}/realtime" if script.name == "call.py" else taken
+    command = [sys.executable, str(script), str(QUESTION), address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("HTTP 503: ramp, calls are let in a few per beat")
     assert done.stderr.endswith("; come again in 1 s\n")
@@ -96,10 +109,8 @@ def held(url: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 
 
-def test_a_spoken_call_is_held_with_the_official_client(tmp_path: Path) -> None:
-    (tmp_path / "null.toml").write_text(PROFILE)
-    with serving(["--profile", str(tmp_path / "null.toml"), "--no-record"]) as url:
-        assert held(url) == {"heard": "", "answer": "I hear nothing, but I keep the beat."}
+def test_a_spoken_call_is_held_with_the_official_client(server: str) -> None:
+    assert held(server) == {"heard": "", "answer": "I hear nothing, but I keep the beat."}
 
 
 # ---- A model of one's own ----

@@ -19,13 +19,14 @@ from metronome_cli.clock import SystemClock
 from metronome_cli.load.runner import Plan, Run
 from metronome_cli.trace import FrameRecord, TickRecord, read_records
 
-# Two calls fill 256 token places in about 4 s unbounded; windowed they hold 2 x 6 of the 16 blocks.
+# Two calls fill 256 token places in about 2 s unbounded; windowed they hold 2 x 6 of the 16 blocks.
 PROFILE = """
 [model]
 kind = "null"
 mode = "free"
 [beat]
 frame_s = 0.25
+tau = 12
 prefill_tokens = 16
 [window]
 window = 64
@@ -67,7 +68,7 @@ def processes_naming(path: Path) -> list[str]:
 
 
 def test_the_demo_shows_silence_without_the_window_and_none_with_it(profile: Path) -> None:
-    done = subprocess.run(command(profile, "--duration", "9s"), capture_output=True, text=True, check=False)
+    done = subprocess.run(command(profile, "--duration", "6s"), capture_output=True, text=True, check=False)
     report = json.loads(done.stdout)
     results = report["results"]
     [folder] = (profile.parent / "runs").iterdir()
@@ -81,7 +82,7 @@ def test_the_demo_shows_silence_without_the_window_and_none_with_it(profile: Pat
     assert results["moment"]["predicted_s"] > 0
     assert window["frames"]["stalled"] == window["frames"]["empty"] == 0
     assert window["frames"]["delivered"] == window["frames"]["closed"] > 0
-    # Nine seconds cannot hold three healthy buckets of ten: the demo must not claim what it did not show.
+    # Six seconds cannot hold three healthy buckets of ten: the demo must not claim what it did not show.
     assert done.returncode == 3
     assert not report["held"]
     assert processes_naming(profile) == []

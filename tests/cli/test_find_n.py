@@ -17,7 +17,7 @@ from metronome_cli.load.plan import Plan
 from metronome_cli.report import Report, read_report
 from tests.load.fakes import OpenAIServer, served
 
-POINT_S = 1.0
+POINT_S = 0.75
 
 
 @pytest.fixture(autouse=True)

@@ -42,17 +42,12 @@ def here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
-def metronome(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "metronome_cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_the_report_is_one_json_document_and_the_run_folder_is_whole(
-    server: str, speech: Path, tmp_path: Path
+    server: str, speech: Path, tmp_path: Path, here: Callable[..., Done]
 ) -> None:
     runs = tmp_path / "runs"
-    options = ("--sessions", 2, "--duration", "2s", "--spread", "0.25s", "--speech", speech, "--seed", 5)
-    done = metronome("load", server, *options, "--json", "--out", runs)
+    options = ("--sessions", 2, "--duration", "1.5s", "--spread", "0.25s", "--speech", speech, "--seed", 5)
+    done = here("load", server, *options, "--json", "--out", runs)
     report = json.loads(done.stdout)
     assert done.returncode == (0 if report["held"] else 3)
     assert (report["command"], report["seed"], report["version"]) == ("load", 5, 1)
@@ -214,7 +209,7 @@ def test_a_server_that_cannot_be_measured_is_exit_code_3_and_says_what_is_missin
         "--sessions",
         1,
         "--duration",
-        "2s",
+        "1.3s",
         "--speech",
         speech,
         "--talk",

@@ -172,7 +172,9 @@ def test_a_trace_whose_calls_hung_up_is_fitted_up_to_then() -> None:
     assert found.told["last_s"] == 78.0
     assert found.told["notes"][0].startswith("calls hung up from 80.0 s on: only what came before is fitted")
     assert found.told["t_sat"]["low"] < 200.0 < found.told["t_sat"]["high"]
-    assert found.told["verdict"].startswith("Had the calls stayed, and if they have no bound, the pool would be")
+    assert found.told["verdict"].startswith(
+        "Had the calls stayed, and if they have no bound, the pool would be"
+    )
 
 
 def test_windows_that_were_full_when_calls_hung_up_are_a_plateau() -> None:
@@ -201,5 +203,7 @@ def test_where_calls_are_not_told_a_share_that_works_is() -> None:
 
 
 def test_a_share_that_the_first_row_passes_is_refused() -> None:
-    with pytest.raises(FieldError, match=r"at = 0\.3: the pool is at 0\.4 in the first row: ask a share above"):
+    with pytest.raises(
+        FieldError, match=r"at = 0\.3: the pool is at 0\.4 in the first row: ask a share above"
+    ):
         answer(Source(Series.checked(T, np.full(60, 0.4), name="a")), Asked(at=0.3))

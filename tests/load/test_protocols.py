@@ -122,12 +122,12 @@ def test_a_server_that_speaks_aloud_is_heard_too(clips: list[Clip]) -> None:
 def test_an_openai_reply_is_cancelled_once_and_only_while_it_lasts(clips: list[Clip]) -> None:
     slow = OpenAIServer(words=100, pause_s=0.02)
     with served(slow) as url:
-        found = results.summarise(run(Plan(url, 1, 2.0, talk_s=0.4, silence_s=1.0, cancel_rate=1.0), clips))
+        found = results.summarise(run(Plan(url, 1, 1.5, talk_s=0.4, silence_s=1.0, cancel_rate=1.0), clips))
     assert found["cancels"]["sent"] == slow.cancelled >= 1
     assert found["calls"]["errors"] == {}
     quick = OpenAIServer(words=2, pause_s=0.0)
     with served(quick) as url:
-        found = results.summarise(run(Plan(url, 1, 1.5, talk_s=0.4, silence_s=0.4, cancel_rate=1.0), clips))
+        found = results.summarise(run(Plan(url, 1, 1.0, talk_s=0.4, silence_s=0.4, cancel_rate=1.0), clips))
     assert found["cancels"]["sent"] == quick.cancelled == 0
     assert any("no reply was cancelled" in note for note in results.notes(found))
 

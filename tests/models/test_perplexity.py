@@ -52,9 +52,10 @@ def by_hand(folder: Path, ids: list[int], policy: Policy, positions: Positions) 
 def test_every_token_costs_what_a_masked_forward_over_the_whole_text_says(
     scorer: Scorer, tiny_chat: Path, policy: Policy, positions: Positions
 ) -> None:
-    scored = scorer.nll(IDS, policy, positions)
+    ids = IDS[:150]
+    scored = scorer.nll(ids, policy, positions)
     assert scored.nll.dtype == np.float64
-    np.testing.assert_allclose(scored.nll, by_hand(tiny_chat, IDS, policy, positions), atol=1e-4)
+    np.testing.assert_allclose(scored.nll, by_hand(tiny_chat, ids, policy, positions), atol=1e-4)
 
 
 def test_the_pool_is_the_bound_and_holds(scorer: Scorer) -> None:

@@ -75,9 +75,10 @@ def test_products_in_bfloat16_hear_the_same_words(
     batch: WhisperBatch, clips: list[NDArray[np.float32]]
 ) -> None:
     rounded = WhisperBatch(locate("whisper-tiny.en"), context_s=8.0, products=torch.bfloat16)
+    some = clips[:3]
     for one, other in zip(
-        batch.decode(clips, [[] for _ in clips], CAP),
-        rounded.decode(clips, [[] for _ in clips], CAP),
+        batch.decode(some, [[] for _ in some], CAP),
+        rounded.decode(some, [[] for _ in some], CAP),
         strict=True,
     ):
         assert jiwer.wer(batch.text(one.tokens), batch.text(other.tokens)) < 0.1

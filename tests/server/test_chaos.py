@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,36 @@ def evals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
 
 
-def storm(*options: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and results of one run."""
-    command = [sys.executable, "-m", "evals.chaos.run", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+STORMS = {
+    "vanish": ("--clients", "40", "--warm-up", "0", "--quiet-s", "0.5", "--seed", "3"),
+    "fuzz": ("--events", "800", "--quiet-s", "2.5", "--seed", "2"),
+}
+Storms = dict[str, subprocess.Popen[str]]
 
 
-def test_of_forty_clients_that_vanish_in_seeded_ways_nothing_is_left() -> None:
-    code, results = storm("vanish", "--clients", "40", "--warm-up", "0", "--quiet-s", "0.5", "--seed", "3")
+@pytest.fixture(scope="module")
+def storms() -> Iterator[Storms]:
+    """Both runs at once, each with a server of its own: they wait more than they work."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-m", "evals.chaos.run"]
+    running = {
+        name: subprocess.Popen([*command, name, *given], cwd=ROOT, **pipes) for name, given in STORMS.items()
+    }
+    yield running
+    for process in running.values():
+        process.kill()
+        process.communicate()
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+    """Exit code and results of a run."""
+    said, complaint = process.communicate(timeout=150)
+    assert said, complaint
+    return process.returncode, json.loads(said)
+
+
+def test_of_forty_clients_that_vanish_in_seeded_ways_nothing_is_left(storms: Storms) -> None:
+    code, results = outcome(storms["vanish"])
     assert (code, results["faults"]) == TOO_SHORT_FOR_MEMORY, results
     assert sum(results["ways"].values()) == 40
     assert len(results["ways"]) >= 8
@@ -46,8 +67,8 @@ def test_of_forty_clients_that_vanish_in_seeded_ways_nothing_is_left() -> None:
     assert results["witness_beside"]["frames"] > 10
 
 
-def test_eight_hundred_events_of_rubbish_are_each_answered_and_disturb_nobody() -> None:
-    code, results = storm("fuzz", "--events", "800", "--quiet-s", "2.5", "--seed", "2")
+def test_eight_hundred_events_of_rubbish_are_each_answered_and_disturb_nobody(storms: Storms) -> None:
+    code, results = outcome(storms["fuzz"])
     assert (code, results["faults"]) == TOO_SHORT_FOR_MEMORY, results
     assert results["events"] == 800
     assert results["refused"] > 250

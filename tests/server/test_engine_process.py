@@ -104,8 +104,18 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
         engine.end()
 
 
-def test_another_protocol_is_told_so(begin: Callable[..., Engine]) -> None:
-    gateway = begin().gateway()
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine that must outlive all that gateways say to it."""
+    folder = tmp_path_factory.mktemp("engine")
+    running = Engine(folder, f"ipc://{folder}/engine", frame_s=0.05, max_sessions=40, blocks=2000)
+    yield running
+    assert running.process.poll() is None
+    running.end()
+
+
+def test_another_protocol_is_told_so(engine: Engine) -> None:
+    gateway = engine.gateway()
     gateway.say(messages.Hello(messages.PROTOCOL + 1))
     failed = gateway.until(messages.Failed)
     assert f"protocol {messages.PROTOCOL + 1}" in failed.message
@@ -153,18 +163,16 @@ def test_every_gateway_hears_of_every_tick_with_calls_or_without(begin: Callable
     assert 0 < mine.firsts[0] <= mine.lasts[0]
 
 
-def test_a_tick_is_told_of_after_its_frames(begin: Callable[..., Engine]) -> None:
-    gateway = begin(frame_s=0.05).gateway()
+def test_a_tick_is_told_of_after_its_frames(engine: Engine) -> None:
+    gateway = engine.gateway()
     gateway.greet()
     gateway.open()
     frame = gateway.until(messages.FrameDone)
     assert gateway.until(messages.Beat).tick.tick == frame.event.tick
 
 
-def test_a_clear_is_confirmed_before_anything_is_told_of_what_came_after_it(
-    begin: Callable[..., Engine],
-) -> None:
-    gateway = begin(frame_s=0.05).gateway()
+def test_a_clear_is_confirmed_before_anything_is_told_of_what_came_after_it(engine: Engine) -> None:
+    gateway = engine.gateway()
     gateway.greet()
     session = gateway.open()
     gateway.say(messages.Clear(session, 1))
@@ -174,8 +182,7 @@ def test_a_clear_is_confirmed_before_anything_is_told_of_what_came_after_it(
     assert gateway.until(messages.Heard).over == 1
 
 
-def test_nobody_touches_the_call_of_another_gateway(begin: Callable[..., Engine]) -> None:
-    engine = begin()
+def test_nobody_touches_the_call_of_another_gateway(engine: Engine) -> None:
     owner, thief = engine.gateway(), engine.gateway()
     owner.greet()
     thief.greet()
@@ -189,8 +196,7 @@ def test_nobody_touches_the_call_of_another_gateway(begin: Callable[..., Engine]
     assert later.frame == first.frame + 1
 
 
-def test_rubbish_on_the_line_disturbs_nobody(begin: Callable[..., Engine]) -> None:
-    engine = begin()
+def test_rubbish_on_the_line_disturbs_nobody(engine: Engine) -> None:
     gateway, stranger = engine.gateway(), engine.gateway()
     gateway.greet()
     session = gateway.open()
@@ -204,8 +210,8 @@ def test_rubbish_on_the_line_disturbs_nobody(begin: Callable[..., Engine]) -> No
     assert stranger.socket.poll(0) == 0
 
 
-def test_one_message_may_have_many_parts(begin: Callable[..., Engine]) -> None:
-    gateway = begin().gateway()
+def test_one_message_may_have_many_parts(engine: Engine) -> None:
+    gateway = engine.gateway()
     gateway.greet()
     session = gateway.open()
     samples = np.zeros(1_600, np.float32).tobytes()
@@ -216,8 +222,8 @@ def test_one_message_may_have_many_parts(begin: Callable[..., Engine]) -> None:
     assert frame.event.audio_end_ms == 300
 
 
-def test_half_a_sample_and_terms_that_are_none_are_left_out(begin: Callable[..., Engine]) -> None:
-    gateway = begin().gateway()
+def test_half_a_sample_and_terms_that_are_none_are_left_out(engine: Engine) -> None:
+    gateway = engine.gateway()
     gateway.greet()
     session = gateway.open()
     gateway.say(messages.Audio(session, 1, b"abc", None))
@@ -228,8 +234,8 @@ def test_half_a_sample_and_terms_that_are_none_are_left_out(begin: Callable[...,
         pass
 
 
-def test_a_frame_returns_how_far_the_calls_messages_were_taken(begin: Callable[..., Engine]) -> None:
-    gateway = begin().gateway()
+def test_a_frame_returns_how_far_the_calls_messages_were_taken(engine: Engine) -> None:
+    gateway = engine.gateway()
     gateway.greet()
     session = gateway.open()
     gateway.say(messages.Text(session, 500, "hello", None))

@@ -65,7 +65,7 @@ def test_an_address_is_written_as_a_url() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_both_processes_with_the_files_written(start: Start, number: int) -> None:
-    server = start()
+    server = start(more="drain_s = 0.3")
     engine = server.engine
 
     async def scene() -> None:
@@ -228,7 +228,7 @@ def test_a_silent_call_is_ended_and_a_speaking_one_stays(start: Start) -> None:
 
 
 def test_an_unbounded_pool_stalls_and_recovers_when_another_call_ends(start: Start) -> None:
-    server = start(policy="unbounded", blocks=40, tau=4)
+    server = start(policy="unbounded", blocks=24, tau=4)
 
     async def scene() -> None:
         async with call(server) as stays:
@@ -241,12 +241,12 @@ def test_an_unbounded_pool_stalls_and_recovers_when_another_call_ends(start: Sta
                     pass
                 stalled = await stays.until(wire.TickEvent)
                 assert (stalled.tokens_out, stalled.speaking) == (0, True)
-                assert stalled.kv_leased == stalled.kv_total == 40
+                assert stalled.kv_leased == stalled.kv_total == 24
             fresh = await stays.until(wire.TickEvent)
             while fresh.stalled:
                 fresh = await stays.until(wire.TickEvent)
             assert fresh.tokens_out == 4
-            assert fresh.kv_leased < 40
+            assert fresh.kv_leased < 24
 
     asyncio.run(scene())
 

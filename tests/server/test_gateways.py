@@ -37,6 +37,7 @@ Start = Callable[..., Server]
 SEVERAL: dict[str, Any] = {
     "mode": "turn",
     "frame_s": 0.05,
+    "tau": 5,
     "reaper_s": 0.3,
     "max_sessions": 40,
     "blocks": 2000,

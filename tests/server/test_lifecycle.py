@@ -26,7 +26,8 @@ RATE = {"type": "audio/pcm", "rate": 16_000}
 @pytest.fixture(scope="module")
 def turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that answers when it is asked to, one token a frame."""
-    with outlasting(tmp_path_factory.mktemp("turns"), mode="turn", tau=1, max_pending_s=20) as running:
+    folder = tmp_path_factory.mktemp("turns")
+    with outlasting(folder, mode="turn", tau=1, frame_s=0.05, max_pending_s=20) as running:
         yield running
 
 

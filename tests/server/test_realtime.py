@@ -172,11 +172,17 @@ def test_audio_of_every_rate_is_consumed_at_the_pace_of_its_caller(server: Serve
     asyncio.run(scene())
 
 
-def test_audio_that_the_gateway_holds_is_in_the_frame_in_which_it_came(start: Start) -> None:
-    server = start(frame_s=1.5)  # long enough for a slow machine to say three events in it
+@pytest.fixture(scope="module")
+def leisurely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with frames long enough for a slow machine to say several events in one."""
+    running = Server.start(tmp_path_factory.mktemp("leisurely"), frame_s=1.2, max_pending_s=1.0)
+    yield running
+    running.kill()
 
+
+def test_audio_that_the_gateway_holds_is_in_the_frame_in_which_it_came(leisurely: Server) -> None:
     async def scene() -> None:
-        async with call(server) as caller:
+        async with call(leisurely) as caller:
             await caller.duplex()
             await caller.ticking()
             await caller.until(wire.TickEvent)
@@ -216,11 +222,9 @@ def test_a_changed_rate_loses_nothing_of_what_came_before(server: Server) -> Non
     asyncio.run(scene())
 
 
-def test_audio_beyond_the_limit_is_refused_whole_and_the_rest_is_kept(start: Start) -> None:
-    server = start(frame_s=1.5, max_pending_s=1.0)
-
+def test_audio_beyond_the_limit_is_refused_whole_and_the_rest_is_kept(leisurely: Server) -> None:
     async def scene() -> None:
-        async with call(server) as caller:
+        async with call(leisurely) as caller:
             await caller.ticking()
             await caller.until(wire.TickEvent)
             for number in range(6):
@@ -260,7 +264,7 @@ def test_a_flood_stops_at_the_gateway_while_the_engine_is_busy(start: Start) -> 
 @pytest.fixture(scope="module")
 def turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that speaks when spoken to, one token a frame."""
-    running = Server.start(tmp_path_factory.mktemp("turns"), mode="turn", tau=1)
+    running = Server.start(tmp_path_factory.mktemp("turns"), mode="turn", tau=1, frame_s=0.05)
     yield running
     running.kill()
 

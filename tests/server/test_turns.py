@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,11 +179,12 @@ def test_silence_never_runs_the_net(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
-def test_the_net_runs_on_our_own_thread_and_leaves_the_environment_as_it_was() -> None:
+def test_the_net_runs_on_our_own_thread_and_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
+    np.save(tmp_path / "short.npy", SHORT)
     code = (
-        "import os\n"
+        "import os, numpy\n"
         "from metronome_cli.server.turns import TurnDetector\n"
-        "from tests.server.test_turns import SHORT\n"
+        f"SHORT = numpy.load({str(tmp_path / 'short.npy')!r})\n"
         "before = len(os.listdir('/proc/self/task')), dict(os.environ)\n"
         "assert len(TurnDetector().take(SHORT)) == 4\n"
         "assert (len(os.listdir('/proc/self/task')), dict(os.environ)) == before\n"
