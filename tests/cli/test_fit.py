@@ -374,9 +374,7 @@ def test_a_pool_that_stays_as_it_is_is_told_so_and_is_exit_code_0(
         code, out, _ = fit("--metrics-url", url, *how, "--fail-under", "60s")
     assert code == 0
     told = " ".join(out.splitlines()[-1].split()) if watch else " ".join(out.split())
-    assert (
-        "The pool stays at 40.0 % (40.0 to 40.0) and will not run out while calls go on as they did" in told
-    )
+    assert "The pool stays at 40.0 % (40.0 to 40.0) and will not run out while calls go on" in told
 
 
 @pytest.mark.usefixtures("until")

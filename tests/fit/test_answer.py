@@ -191,7 +191,7 @@ def test_windows_that_were_full_when_calls_hung_up_are_a_plateau() -> None:
 
 
 def test_of_a_live_server_nothing_is_told_of_calls_that_are_gone() -> None:
-    with pytest.raises(FieldError, match="fell again: nothing fills at the end; end the trace there$"):
+    with pytest.raises(FieldError, match=r"fell again: nothing fills at the end; end the trace there$"):
         answer(held_until(80.0, over=False), Asked())
 
 

@@ -67,10 +67,10 @@ def test_a_pool_that_fills_much_slower_is_carried_on_from_there() -> None:
     [
         (
             0.9 - 0.005 * T,
-            r"a.csv: kv_occupancy = 0\.310*5?: falls from 0\.9 to 0\.31: give a trace in which the pool fills or is",
+            r"a.csv: kv_occupancy = 0\.310*5?: falls from 0\.9 to 0\.31: give a trace in which",
         ),
         (0.4 + 0.00005 * T, "rises by too little to tell whether it goes on: give a longer trace"),
-        (0.4 + 0.1 * (T == T[-1]), "rises in 1 rows only"),
+        (0.4 + 0.1 * (T[-1] == T), "rises in 1 rows only"),
         (np.where(T < 112.0, 0.0, 0.05 * (T - 110.0)), "rises in 4 rows only: give 10 or more of them, t"),
         (np.clip(0.25 * (T - 112.0), 0.0, 1.0), "rises in 1 rows only: give 5 or more of them$"),
         (np.full(60, 1.0), "is full from the first row on: give a trace that begins before the pool fills"),
@@ -137,7 +137,7 @@ def test_rows_a_hair_apart_are_one_row() -> None:
     [
         np.full(60, 0.4),
         0.4 + 0.003 * (np.arange(60) % 3),
-        0.4 + 0.003 * (T == T[-1]),  # a block more
+        0.4 + 0.003 * (T[-1] == T),  # a block more
         np.where(T < 10.0, 0.0, 0.4),  # all at once
         0.4 + np.random.default_rng(1).uniform(-0.02, 0.02, 60),
     ],

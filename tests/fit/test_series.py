@@ -81,7 +81,7 @@ def test_more_than_the_pool_cannot_be_promised() -> None:
 )
 def test_the_rows_before_calls_hung_up(live: list[int] | None, rows: int | None) -> None:
     shares = np.linspace(0.0, 0.7, 8)
-    series = Series.checked(np.arange(8), shares, live, stalled=[0] * 8).promising(shares)
+    series = Series.checked(np.arange(8.0), shares, live, stalled=[0] * 8).promising(shares)
     before = series.before_hang_up()
     assert (None if before is None else len(before)) == rows
     if before is not None:

@@ -72,7 +72,7 @@ def verdict(answer: dict[str, Any]) -> str:
 def notes(answer: dict[str, Any], ticks: Ticks) -> list[str]:
     """What a reader should know before relying on it."""
     found = [
-        f"the figure of the deadline is for p{answer['percentile']:g} of ticks, with {100 * answer['margin']:g} % "
+        f"the deadline's figure is for p{answer['percentile']:g} of ticks, with {100 * answer['margin']:g} % "
         "of the budget left free; `fit collapse-model` lets the median beat take all of it, and tells more"
     ]
     most = int(ticks.sessions_T.max())

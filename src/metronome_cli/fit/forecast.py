@@ -49,7 +49,7 @@ class Forecast:
     shape: Shape
     t_sat: Interval | None  # a ramp only; of a pool that is full already: when it was first seen so
     rho0: float  # share held before the rise that was fitted; 0 where the series begins within it
-    fill_rate: float  # share of the pool per second, all calls: of a ramp now, of a plateau on the way up; 0 level
+    fill_rate: float  # share of the pool per second, all calls: of a ramp now, of a plateau before it, or 0
     rate_per_session: float | None  # the same for one call; None without sessions
     plateau: Plateau | None
     collapse_probability: float | None  # a ramp and a session length only
@@ -219,7 +219,9 @@ def _steady(seen: Series, of: Rise, level: float) -> Forecast:
     """A pool that is as it was from the first row on."""
     found, now_s = plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level), float(of.t_T[-1])
     rate = None if of.live_T is None else 0.0
-    curve = Growth(of.start.start_s, now_s, found.level.estimate, 0.0, 1.0, max(now_s - of.start.start_s, 1.0))
+    curve = Growth(
+        of.start.start_s, now_s, found.level.estimate, 0.0, 1.0, max(now_s - of.start.start_s, 1.0)
+    )
     rows, last_s = len(seen), float(seen.t_s[-1])
     return Forecast(
         "plateau", None, of.start.rho0, 0.0, rate, found, None, None, rows, last_s, of.notes, curve

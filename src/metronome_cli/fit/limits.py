@@ -58,7 +58,9 @@ def _of_ramp(of: Forecast, beats: Beats) -> Limit:
     if now > beats.period_s:
         return Limit("deadline", said)
     if of.bounded and of.t_sat is None:
-        return Limit(None, f"not known: calls have a bound, and nothing here tells what they may hold; {said}")
+        return Limit(
+            None, f"not known: calls have a bound, and nothing here tells what they may hold; {said}"
+        )
     return Limit("memory", said)
 
 

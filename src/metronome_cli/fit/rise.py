@@ -107,7 +107,9 @@ def _level(seen: Series, kept: NDArray[np.int_], rho0: float) -> Rise:
     if not is_bounded and not (is_held and _is_level(t_T, rho_T, live_T)):
         raise _refusal(seen, _no_rise(seen))
     if not is_bounded and len(kept) < _TOLD:
-        raise _refusal(seen, f"is level in {len(kept)} rows only: give {_TOLD} or more, to tell that it stays")
+        raise _refusal(
+            seen, f"is level in {len(kept)} rows only: give {_TOLD} or more, to tell that it stays"
+        )
     return Rise("level", Start(0, float(t_T[0]), rho0, False), t_T, rho_T, live_T, notes)
 
 
@@ -131,8 +133,12 @@ def _no_rise(seen: Series) -> str:
         fell = f"rose to {most:.3g} by {seen.t_s[peak]:.1f} s and fell again"
         return f"{fell}: nothing fills at the end; end the trace there"
     if rho_T[-1] < rho_T[0] - _FELL:
-        return f"falls from {rho_T[0]:.3g} to {rho_T[-1]:.3g}: give a trace in which the pool fills or is level"
-    return "rises by too little to tell whether it goes on: give a longer trace, or one in which the pool fills"
+        return (
+            f"falls from {rho_T[0]:.3g} to {rho_T[-1]:.3g}: give a trace in which the pool fills or is level"
+        )
+    return (
+        "rises by too little to tell whether it goes on: give a longer trace, or one in which the pool fills"
+    )
 
 
 def _kind(

@@ -33,7 +33,7 @@ class Series:
     stalled: NDArray[np.float64] | None = None  # calls without blocks
     name: str = ""
     promised: NDArray[np.float64] | None = None  # share of the pool that calls with a bound may hold
-    windowed: bool | None = None  # whether all calls said that they have a bound, where `promised` is not told
+    windowed: bool | None = None  # whether all calls said that they have a bound; `promised` says more
 
     @property
     def bound(self) -> float | None:

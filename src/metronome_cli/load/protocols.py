@@ -30,7 +30,7 @@ Message = str | bytes
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The session is there. `frame_s` is the server's beat, `bounded` whether its cache is; None: not told."""
+    """The session is there. `frame_s` is the server's beat, `bounded` whether its cache is."""
 
     server_id: str = ""
     frame_s: float | None = None

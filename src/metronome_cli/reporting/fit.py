@@ -22,7 +22,9 @@ _MOST_PANELS = 12
 # The two moments are beats to minutes apart, and a reader may hold one against the other.
 _FULL = "99.5 % of the blocks are held, or a call found none; silent (demo, load) is when all calls stall"
 
-_DEADLINE = "the median beat takes all of the period; `metronome fit capacity` holds p95 to less, and tells fewer"
+_DEADLINE = (
+    "the median beat takes all of the period; `metronome fit capacity` holds p95 to less, and tells fewer"
+)
 
 _BOUND = {True: "yes", False: "no", None: "not told here: windows that still fill rise like this"}
 
