@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from metronome_cli.clock import SystemClock, VirtualClock
-from metronome_cli.fit.capacity import HELD_OUT, Asked, Carried, plan
+from metronome_cli.fit.capacity import Asked, Carried, plan
 from metronome_cli.fit.capacity_answer import told
 from metronome_cli.fit.ticks import Ticks, gather
 from metronome_cli.load.arrivals import arrival_times, stay
@@ -32,7 +32,7 @@ from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
 from metronome_cli.runtime.admission import FixedCap
 from metronome_cli.runtime.admission.choice import chosen
-from metronome_cli.runtime.cost import Cost
+from metronome_cli.runtime.cost import HELD_OUT, Cost
 from metronome_cli.runtime.device import Load
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.simulator import Call, Fleet

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from metronome_cli.cli.main import main
-from metronome_cli.fit import capacity
+from metronome_cli.clock import VirtualClock
+from metronome_cli.profile import load_profile
+from metronome_cli.report import new_report
+from metronome_cli.runtime.cost import HELD_OUT
 from tests.fit.calls import Took, run, took, write
 
 Fit = Callable[..., tuple[int, str, str]]
@@ -68,7 +71,7 @@ def test_a_prediction_that_is_off_by_more_than_a_tenth_is_exit_code_3(fit: Fit, 
 
     code, out, _ = fit(traces(tmp_path, bent), "--json")
     assert code == 3
-    assert json.loads(out)["worst_error"] > capacity.HELD_OUT
+    assert json.loads(out)["worst_error"] > HELD_OUT
 
 
 def test_what_a_reader_should_know_is_noted(fit: Fit, tmp_path: Path) -> None:
@@ -78,6 +81,51 @@ def test_what_a_reader_should_know_is_noted(fit: Fit, tmp_path: Path) -> None:
     assert "more than twice the 32 sessions" in said
 
 
+def reports(tmp_path: Path, other: str = "", **fields: Any) -> Path:
+    """Traces with the reports of their servers beside them; that of 8 calls had other fields."""
+    pattern = traces(tmp_path)
+    for n in (4, 8, 16, 32):
+        given = {"window.window": 256} | (fields if n == 8 else {})
+        profile = load_profile(other if other and n == 8 else "laptop", given)
+        new_report("serve", profile, VirtualClock()).save(tmp_path / f"n{n}")
+    return pattern
+
+
+@pytest.mark.parametrize(
+    ("other", "fields", "said"),
+    [
+        ("", {"window.window": 512}, "(window.window 512 and 256): fit each by itself"),
+        ("", {"model.dtype": "bfloat16"}, "(model.dtype 'bfloat16' and 'float32')"),
+        ("laptop-text", {}, "(beat.frame_s "),
+    ],
+)
+def test_runs_of_different_set_ups_are_refused_by_name(
+    fit: Fit, tmp_path: Path, other: str, fields: dict[str, Any], said: str
+) -> None:
+    code, out, err = fit(reports(tmp_path, other, **fields))
+    assert (code, out) == (2, "")
+    assert f"{tmp_path}/n8/trace.jsonl': is of another set-up than {tmp_path}" in err
+    assert said in err
+
+
+def test_what_changes_no_ticks_cost_may_differ_and_what_is_not_told_is_noted(
+    fit: Fit, tmp_path: Path
+) -> None:
+    more = {"pool.blocks": 656, "admission.max_sessions": 16, "run.seed": 7, "server.port": 1}
+    code, out, _ = fit(reports(tmp_path, **more))
+    assert code == 0
+    assert "their profile" not in " ".join(out.split())
+    (tmp_path / "n4" / "report.json").unlink()  # as of a server that was killed
+    said = " ".join(fit(tmp_path / "n*")[1].split())
+    assert "nothing beside 1 of the traces tells their profile" in said
+
+
+def test_what_the_figure_of_the_deadline_leaves_free_is_told(fit: Fit, tmp_path: Path) -> None:
+    said = " ".join(fit(traces(tmp_path))[1].split())
+    assert "`fit collapse-model` lets the median beat take all of it" in said
+    assert "the deadline's figure is for p95 of ticks, with 20 % of the budget left free" in said
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -85,6 +133,9 @@ def test_what_a_reader_should_know_is_noted(fit: Fit, tmp_path: Path) -> None:
         (("n4", "n8", "n16", "idle"), "expected ticks that served calls"),
         (("nothing-here",), "no file, and no run folder"),
         (("/dev/zero",), "give a regular file or a pipe"),
+        (("a.csv",), "'a.csv': give a trace.jsonl or its run folder: nothing else tells what each tick"),
+        (("all",), "'all': it holds runs: name some of them, or all with \"all/*\""),
+        (("none",), "'none': give a run folder that has a trace.jsonl"),
         (("n*", "--margin", "1.5"), "margin = 1.5: use a share"),
     ],
 )
@@ -93,6 +144,9 @@ def test_bad_input_is_one_line_exit_code_2_and_no_number(
 ) -> None:
     traces(tmp_path)
     write(tmp_path / "idle" / "trace.jsonl", run(0))
+    write(tmp_path / "all" / "n4" / "trace.jsonl", run(4))
+    (tmp_path / "a.csv").write_text("t_s,kv_occupancy\n0,0.1\n")
+    (tmp_path / "none").mkdir()
     monkeypatch.chdir(tmp_path)
     code, out, err = fit(*options)
     assert (code, out) == (2, "")

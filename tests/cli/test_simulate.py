@@ -68,6 +68,16 @@ def test_a_fitted_cost_is_used_and_a_seed_repeats_everything(simulate: Simulate,
     assert first["admitted"] + sum(first["refused"].values()) == first["offered"]
 
 
+@pytest.mark.parametrize(("off", "is_told"), [(0.234, True), (0.1, False)])
+def test_a_fit_that_missed_its_limit_is_told_beside_what_follows_from_it(
+    simulate: Simulate, tmp_path: Path, off: float, is_told: bool
+) -> None:
+    code, out, _ = simulate(*SMALL, "--cost", cost(tmp_path, FITTED | {"worst_error": off}))
+    said = "missed its limit: an N told from the others was off by 23.4 %, where 10 % are allowed"
+    assert (said in " ".join(out.split())) == is_told
+    assert code == 0
+
+
 def test_a_pool_that_runs_out_is_exit_code_3_with_its_moment(simulate: Simulate) -> None:
     code, out, _ = simulate(
         *("--devices", 2, "--calls", 8, "--duration", "10m", "--call-length", "1h", "--json"),

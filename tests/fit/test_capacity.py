@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metronome_cli.errors import FieldError, ProfileError
-from metronome_cli.fit.capacity import HELD_OUT, Asked, Carried, fit_cost, plan
+from metronome_cli.fit.capacity import Asked, Carried, fit_cost, plan
 from metronome_cli.fit.ticks import Ticks, gather
+from metronome_cli.runtime.cost import HELD_OUT
 from metronome_cli.trace import TickRecord
 
 from .calls import run, took

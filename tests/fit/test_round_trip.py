@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from metronome_cli.clock import VirtualClock
-from metronome_cli.fit.capacity import HELD_OUT, Asked, Capacity, plan
+from metronome_cli.fit.capacity import Asked, Capacity, plan
 from metronome_cli.fit.ticks import read_ticks
 from metronome_cli.profile import Profile, load_profile
-from metronome_cli.runtime.cost import Cost
+from metronome_cli.runtime.cost import HELD_OUT, Cost
 from metronome_cli.runtime.device import Load
 from metronome_cli.runtime.recorder import Recorder
 from metronome_cli.runtime.simulator import Call, Fleet, Simulated

@@ -222,9 +222,14 @@ def test_a_run_is_named_after_what_was_read_and_no_pattern_stands_in_a_name(tmp_
     (tmp_path / "1-load-a").mkdir()
     for name in ("1-load-a/trace.jsonl", "ramp.csv"):
         (tmp_path / name).touch()
-    words = ("1-load-a", "1-load-a/trace.jsonl", "ramp.csv", "*-load-*")
+    words = ("1-load-a", "1-load-a/trace.jsonl", "ramp.csv", "*-load-*", "r*.csv")
     named = [name_of([str(tmp_path / word)]) for word in words]
-    assert named == ["1_load_a", "1_load_a", "ramp", "several"]  # no fit of a load is one of *-load-*
+    # No fit of a load is one of *-load-*; a pattern that fits one run means that one.
+    assert named == ["1_load_a", "1_load_a", "ramp", "1_load_a", "ramp"]
+    (tmp_path / "other.csv").touch()
+    assert (
+        name_of([str(tmp_path / "*.csv")]) == name_of([str(tmp_path / word) for word in words]) == "several"
+    )
 
 
 @pytest.mark.parametrize("word", ["missing.csv", "*.csv"])
@@ -248,4 +253,8 @@ def test_more_calls_than_any_server_holds_are_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match=r"has a trace\.jsonl"):
+        read_trace(tmp_path)
+    (tmp_path / "run").mkdir()
+    trace(tmp_path / "run" / "trace.jsonl", ticks())
+    with pytest.raises(FieldError, match=rf'it holds runs: name some of them, or all with "{tmp_path}/\*"'):
         read_trace(tmp_path)

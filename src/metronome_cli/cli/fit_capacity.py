@@ -68,11 +68,12 @@ def capacity(
       metronome fit capacity n4/trace.jsonl n8/trace.jsonl n16/trace.jsonl --budget 2s --json > cost.json
     """
     from ..clock import SystemClock
-    from ..fit.capacity import HELD_OUT, Asked, plan
+    from ..fit.capacity import Asked, plan
     from ..fit.capacity_answer import drawn, notes, told, verdict
     from ..fit.sources import name_of
     from ..fit.ticks import read_ticks
     from ..report import new_report, run_folder
+    from ..runtime.cost import HELD_OUT
 
     clock = SystemClock()
     asked = Asked(budget, margin, percentile, level, seed)

@@ -158,7 +158,7 @@ def _calls(count: int, duration_s: float, length: Length, seed: int) -> list[Cal
 
 def _costs(profile: Profile, file: Path | None) -> tuple[list[str], Cost, Load]:
     """What a tick costs and what calls bring to it, as measured or, as a note then says, assumed."""
-    from ..runtime.cost import Cost, read_fitted
+    from ..runtime.cost import HELD_OUT, Cost, read_fitted
     from ..runtime.device import Load
 
     header = len(profile.model.header.split())
@@ -171,8 +171,13 @@ def _costs(profile: Profile, file: Path | None) -> tuple[list[str], Cost, Load]:
         heard = min(_HEARD_PER_S * beat.frame_s, beat.prefill_tokens)
         return [note], Cost(0.0, each_s), Load(heard, beat.tau, header)
     fitted = read_fitted(file)
-    each = fitted.per_session
-    return [], fitted.cost, Load(each.tokens_in, each.tokens_out, header)
+    each, missed = fitted.per_session, []
+    if (off := fitted.worst_error) > HELD_OUT:
+        missed.append(
+            f"the fit in {file} missed its limit: an N told from the others was off by {100 * off:.1f} %, "
+            f"where {100 * HELD_OUT:g} % are allowed; what follows is no surer than that"
+        )
+    return missed, fitted.cost, Load(each.tokens_in, each.tokens_out, header)
 
 
 def _results(told: Simulated, profile: Profile, devices: int) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from ..runtime.cost import Cost
 from .ticks import Ticks
 
 FEWEST = 10  # ticks at one N, for that N to count as measured
-HELD_OUT = 0.1  # most error of a prediction for an N that was left out
 _LONGEST_S = 3600.0  # of a budget
 _LEVELS = 3  # such N: two for a line, and one that is held out
 _BLOCK = 5  # neighbouring ticks, which are not independent of each other, are drawn together

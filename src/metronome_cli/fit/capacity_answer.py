@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
+from ..runtime.cost import HELD_OUT
 from .capacity import Asked, Capacity
 from .ticks import Ticks
 
@@ -45,6 +46,7 @@ def told(capacity: Capacity, asked: Asked) -> dict[str, Any]:
         "percentile": asked.percentile,
         "level": asked.level,
         "worst_error": capacity.worst,
+        "most_error": HELD_OUT,
         "held_out": held_out,
         "cost": to_builtins(capacity.cost),
         "per_session": {
@@ -76,6 +78,11 @@ def notes(answer: dict[str, Any], ticks: Ticks) -> list[str]:
         "of the budget left free; `fit collapse-model` lets the median beat take all of it, and tells more"
     ]
     most = int(ticks.sessions_T.max())
+    if ticks.untold:
+        found.append(
+            f"nothing beside {len(ticks.untold)} of the traces tells their profile, {ticks.untold[0]} first: "
+            "all must be of one"
+        )
     if answer["n"] > 2 * most:
         found.append(f"{answer['n']} is more than twice the {most} sessions that were measured")
     if answer["memory_sessions"] is None:

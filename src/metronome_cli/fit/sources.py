@@ -58,8 +58,8 @@ def name_of(words: Sequence[str]) -> str:
 
     A run's name is written with "_": a fit of a load must not look like a load to `runs/*-load-*`.
     """
-    path = Path(words[0])
-    if len(words) > 1 or not path.exists():
+    path, *others = expand(words)
+    if others:
         return "several"
     if path.is_dir():
         return path.resolve().name.replace("-", "_")
@@ -72,18 +72,30 @@ def read_trace(path: Path) -> list[Source]:
     Seconds count from an arm's first due time, or are a CSV's own. FieldError names file, row and what was
     expected.
     """
-    if path.is_dir():
-        if not (path / TRACE).exists():
-            raise FieldError("trace", str(path), f"give a run folder that has a {TRACE}")
-        path /= TRACE
+    path = trace_at(path)
     content = read_whole(path, "trace")
     return _arms(path, content) if content.startswith(b"{") else [_table(path, content)]
+
+
+def trace_at(path: Path) -> Path:
+    """The trace in a run folder, or the file itself. FieldError for a folder without one."""
+    if not path.is_dir():
+        return path
+    if (path / TRACE).exists():
+        return path / TRACE
+    if any(path.glob(f"*/{TRACE}")):
+        raise FieldError("trace", str(path), f'it holds runs: name some of them, or all with "{path}/*"')
+    raise FieldError("trace", str(path), f"give a run folder that has a {TRACE}")
 
 
 def read_arms(path: Path) -> dict[str, list[TickRecord]]:
     """The ticks of each arm of a trace.jsonl, by file and arm; empty when it has none. FieldError when it is
     no such file."""
-    return _arms_in(path, read_whole(path, "trace"))
+    content = read_whole(path, "trace")
+    if not content.startswith(b"{"):
+        cure = f"give a {TRACE} or its run folder: nothing else tells what each tick had to do"
+        raise FieldError("trace", str(path), cure)
+    return _arms_in(path, content)
 
 
 def _arms_in(path: Path, content: bytes) -> dict[str, list[TickRecord]]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ..errors import FieldError
 from ..trace import TickRecord
-from .sources import TRACE, expand, read_arms
+from .alike import check_alike
+from .sources import expand, read_arms, trace_at
 
 _COLUMNS = ("sessions_T", "took_T", "blocks_T", "tokens_in_T", "tokens_out_T", "reserved_T", "run_T")
 _SAME = 0.01  # by how much two periods may differ and count as one
@@ -34,6 +35,7 @@ class Ticks:
     period_s: float | None  # of the beat; None where runs differ
     pool: int | None  # blocks of a device; None where runs differ or do not tell
     names: tuple[str, ...]  # of the runs
+    untold: tuple[str, ...] = ()  # files of several beside which nothing tells of which set-up they are
 
     def __len__(self) -> int:
         return len(self.took_T)
@@ -46,16 +48,17 @@ class Ticks:
 def read_ticks(words: Iterable[str]) -> Ticks:
     """The ticks of all runs that `words` name: run folders, trace.jsonl files or patterns, each arm a run.
 
-    FieldError names the file and what was expected.
+    FieldError names the file and what was expected, or two runs whose set-ups differ.
     """
     runs: dict[str, list[TickRecord]] = {}
-    for found in expand(words):
-        path = found / TRACE if found.is_dir() else found
+    paths = list(dict.fromkeys(map(trace_at, expand(words))))
+    for path in paths:
         arms = read_arms(path)
         if not arms:
             raise FieldError(f"{path} ticks", 0, "expected at least one tick")
         runs |= arms
-    return gather(runs)
+    untold = check_alike(paths) if len(paths) > 1 else []
+    return replace(gather(runs), untold=tuple(map(str, untold)))
 
 
 def gather(runs: Mapping[str, Sequence[TickRecord]]) -> Ticks:

@@ -15,6 +15,7 @@ import msgspec
 from ..errors import ProfileError
 from ..files import read_whole
 
+HELD_OUT = 0.1  # most error of a prediction for an N that was left out, of a fit that is to be relied on
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _MOST_BYTES = 16 * 2**20
 
@@ -62,6 +63,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
     cost: Cost
     per_session: PerSession
+    worst_error: _Amount = 0.0  # of every N, told from the others: a share of what was measured
 
 
 def read_fitted(path: Path) -> Fitted:
