@@ -39,6 +39,20 @@ def test_a_report_comes_back_as_it_was_saved(report: Report, tmp_path: Path) -> 
     assert read_report(tmp_path) == report
 
 
+def test_a_run_that_still_goes_on_is_told_from_a_folder_that_is_none(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(FieldError, match=r"give a run folder with a report\.json$"):
+        read_report(tmp_path / "run")
+    (tmp_path / "run" / "trace.jsonl").touch()
+    with pytest.raises(
+        FieldError, match=r"no report\.json yet: its run still goes on, or was killed; end it"
+    ):
+        read_report(tmp_path / "run")
+    report.save(tmp_path / "run")
+    with pytest.raises(FieldError, match=r"but holds runs that have: name one of them"):
+        read_report(tmp_path)
+
+
 def test_a_report_of_a_later_release_can_be_read(report: Report, tmp_path: Path) -> None:
     later = report.model_dump() | {"weather": "rain"}
     (tmp_path / "report.json").write_text(json.dumps(later), "utf-8")

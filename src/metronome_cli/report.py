@@ -98,10 +98,24 @@ def redacted(argv: list[str]) -> list[str]:
 def read_report(folder: Path) -> Report:
     """The report of a run folder."""
     path = folder / "report.json"
+    if folder.is_dir() and not path.exists():
+        raise FieldError("run", str(folder), _no_report(folder))
     try:
         return Report.model_validate(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         raise FieldError("run", str(folder), f"give a run folder with a report.json ({error})") from None
+
+
+def _no_report(folder: Path) -> str:
+    """Why a folder may have no report, and what to do."""
+    if any(folder.glob("*/report.json")):
+        return f"it has no report.json, but holds runs that have: name one of them, or all as {folder}/*"
+    if any(folder.glob("*.jsonl")):
+        return (
+            "it has no report.json yet: its run still goes on, or was killed; end it with Ctrl-C, which "
+            "writes one, or read its trace with `metronome fit collapse-model`"
+        )
+    return "give a run folder with a report.json"
 
 
 def run_folder(root: Path, command: str, profile_name: str, clock: Clock) -> Path:

@@ -111,7 +111,7 @@ def test_runs_of_different_set_ups_are_refused_by_name(
 def test_what_changes_no_ticks_cost_may_differ_and_what_is_not_told_is_noted(
     fit: Fit, tmp_path: Path
 ) -> None:
-    more = {"pool.blocks": 656, "admission.max_sessions": 16, "run.seed": 7, "server.port": 1}
+    more: dict[str, Any] = {"pool.blocks": 656, "admission.max_sessions": 16, "run.seed": 7, "server.port": 1}
     code, out, _ = fit(reports(tmp_path, **more))
     assert code == 0
     assert "their profile" not in " ".join(out.split())

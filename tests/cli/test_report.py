@@ -11,6 +11,7 @@ from rich.console import Console
 
 from metronome_cli.cli.report import grid, unsaved
 from metronome_cli.profile import parse_profile
+from metronome_cli.reporting.compare import comparison
 from metronome_cli.reporting.serve import serve_tables
 from metronome_cli.reporting.tables import Table, load_tables
 from metronome_cli.server.messages import Beat
@@ -63,6 +64,12 @@ def test_every_row_of_a_load_or_serve_table_is_one_line_of_80_columns(tables: ob
         text = drawn(table)
         for row in (table.columns, *table.rows):
             assert any(all(cell in line for cell in row) for line in text.splitlines()), (row, text)
+
+
+def test_names_of_runs_side_by_side_are_whole_in_80_columns() -> None:
+    names = ["20260101T120000Z-load-127.0.0.1-8765", "20260101T120500Z-load-gpu-box.example.org-8765-2"]
+    text = "".join(map(drawn, comparison(dict.fromkeys(names, some_results(None)))))
+    assert all(name in text for name in names)
 
 
 def test_figures_are_broken_before_names_are() -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from metronome_cli.load import results
-from metronome_cli.load.call import Cancel
+from metronome_cli.load.call import Call, Cancel
+from metronome_cli.load.caller import BROKEN
 from metronome_cli.load.targets import TurnedAway
 
 from .runs import a_call, a_run
@@ -172,3 +173,68 @@ def test_how_much_of_a_call_was_speech_stands_beside_its_figures(told: Any) -> N
     for _ in range(500):
         stream.packet()
     assert results.summarise(run)["speech_share"] == pytest.approx(stream.speech_share)
+
+
+def cut_off(number: int, at: float, why: str, error: str = "") -> Call:
+    call = a_call(number)
+    call.fate, call.why, call.ended = "cut_off", why, at
+    call.errors.update([error] if error else [])
+    return call
+
+
+@pytest.mark.parametrize(
+    ("cut", "unreachable", "said"),
+    [
+        (
+            [(30.0, BROKEN), (30.5, BROKEN)],
+            3,
+            "the server went away after 30.0 s: all 2 calls were cut off; 3 dials found nobody "
+            "(2 the line broke without a goodbye)",
+        ),
+        (
+            [(30.0, "closed by the server, 1011", "engine_dead")],
+            0,
+            "the server's engine went away after 30.0 s: all 1 calls were cut off "
+            "(1 closed by the server, 1011)",
+        ),
+        (
+            [(10.0, BROKEN), (30.0, BROKEN)],
+            0,
+            "2 calls were cut off, the first after 10.0 s (2 the line broke without a goodbye)",
+        ),
+        (
+            [(10.0, "closed by the server, 4408 idle", "session_idle")],
+            0,
+            "1 calls were cut off, the first after 10.0 s (1 closed by the server, 4408 idle)",
+        ),
+    ],
+)
+def test_a_server_that_went_away_under_load_is_said_in_so_many_words(
+    told: Any, cut: list[Any], unreachable: int, said: str
+) -> None:
+    run = a_run(told, [2.0, 4.0], end=60.0)
+    run.calls = [cut_off(number, *how) for number, how in enumerate(cut)]
+    for number in range(unreachable):
+        nobody = a_call(10 + number)
+        nobody.fate, nobody.frames = "unreachable", None
+        run.calls.append(nobody)
+    assert results.notes(results.summarise(run))[0] == said
+
+
+def test_where_another_call_went_on_the_server_did_not_go_away(told: Any) -> None:
+    run = a_run(told, [2.0, 4.0], end=60.0)
+    run.calls[0].ended = 60.0
+    run.calls.append(cut_off(1, 30.0, BROKEN))
+    assert results.notes(results.summarise(run))[0].startswith("1 calls were cut off, the first after 30.0 s")
+
+
+def test_a_retry_after_that_is_longer_than_the_run_is_explained(told: Any) -> None:
+    run = a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0)
+    late = a_call(1)
+    late.fate, late.why, late.frames, late.out_of_time = "refused", "ramp", None, True
+    late.refusals = [TurnedAway("ramp", 120.0)]
+    run.calls.append(late)
+    assert results.notes(results.summarise(run)) == [
+        "1 refused calls were not dialled again: the run would have ended before their time came (the server "
+        "said up to 120 s, twice as long each time); a longer --duration lets them try"
+    ]

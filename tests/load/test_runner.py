@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -123,7 +124,11 @@ def test_a_server_that_dies_in_the_middle_costs_no_record(
     found = results.summarise(done)
     assert found["elapsed_s"] < 60
     assert found["calls"]["cut_off"] == 2
-    assert all("closed by the server" in session["why"] for session in found["sessions"])
+    assert {session["why"] for session in found["sessions"]} == {"the line broke without a goodbye"}
+    [said] = [note for note in results.notes(found) if "cut off" in note]
+    assert re.fullmatch(
+        r"the server went away after [\d.]+ s: all 2 calls were cut off \(2 the line .*\)", said
+    )
     assert found["frames"]["delivered"] > 0
     written = list(read_records(tmp_path / "frames.jsonl", FrameRecord))
     assert len(written) == len(done.frames) > 0
@@ -356,6 +361,8 @@ def test_a_call_that_cannot_be_dialled_again_before_the_end_is_refused_at_once(c
         done = run(Plan(url, 1, 1.0, spread_s=0.0, redials=5), clips)
     assert (done.calls[0].fate, done.calls[0].attempts) == ("refused", 1)
     assert done.end - done.start < 0.9
+    [said] = [note for note in results.notes(results.summarise(done)) if "dialled again" in note]
+    assert said.startswith("1 refused calls were not dialled again: the run would have ended before")
 
 
 def test_a_run_that_ends_while_a_caller_waits_to_dial_again_leaves_it_refused(clips: list[Clip]) -> None:

@@ -16,7 +16,7 @@ def test_runs_are_columns_and_figures_are_rows(run_of: Any) -> None:
     other = one.model_copy(deep=True)
     other.results["calls"]["opened"] = 7
     other.results["freshness"] = None
-    table = comparison(compared({"before": one, "after": other}))
+    [table] = comparison(compared({"before": one, "after": other}))
     rows = {row[0]: row[1:] for row in table.rows}
     assert table.columns == ("what", "before", "after")
     assert rows["calls opened"] == ("2", "7")
@@ -26,10 +26,23 @@ def test_runs_are_columns_and_figures_are_rows(run_of: Any) -> None:
     assert {len(row) for row in table.rows} == {3}
 
 
+def test_long_names_are_numbers_that_a_table_explains(run_of: Any) -> None:
+    names = [f"20260101T12000{n}Z-load-127.0.0.1-8765" for n in range(3)]
+    told, table = comparison(compared(dict.fromkeys(names, run_of("load")[1])))
+    assert told.rows == (("1", names[0]), ("2", names[1]), ("3", names[2]))
+    assert table.columns == ("what", "1", "2", "3")
+
+
 def test_a_demo_stands_there_with_both_of_its_arms(run_of: Any) -> None:
     report = run_of("demo")[1]
-    table = comparison(compared({"demo": report, "again": report}))
-    assert table.columns[1:] == ("demo unbounded", "demo window", "again unbounded", "again window")
+    names, table = comparison(compared({"demo": report, "again": report}))
+    assert names.rows == (
+        ("1", "demo unbounded"),
+        ("2", "demo window"),
+        ("3", "again unbounded"),
+        ("4", "again window"),
+    )
+    assert table.columns == ("what", "1", "2", "3", "4")
     assert {row[0]: row[1:3] for row in table.rows}["moment of silence (s)"] == ("10.0", "-")
 
 

@@ -85,7 +85,7 @@ def test_calls_that_were_dialled_again_are_told_with_what_they_met_and_waited(ru
     assert facts["dialled again / refusals met"] == ("5 / 4 ramp, 3 pool_full",)
     assert facts["let in late, waited p50 / longest (s)"] == ("4, 2.500 / 9.250",)
     calls["let_in_late_s"] = None
-    assert rows_of(tables(report)[1])["let in late, waited p50 / longest (s)"] == ("0",)
+    assert rows_of(tables(report)[1])["let in late, waited p50 / longest (s)"] == ("none",)
 
 
 def test_what_only_some_runs_have_is_shown_where_it_is(run_of: Any) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _EVERY_S = 0.25  # between two drawings, at least: they cost CPU that calls may need
 _MINUTE_S = 60.0
-_BAR = 30  # columns
+_BAR = 20  # columns; with the longest name and text a row fits 80
 _TIGHT = 0.8  # share of the budget from which on a bar is a warning
 _STDERR = 2
 _LAST_LINES_S = 1.0  # what an engine that was killed has to say still comes, if at all, in this time
@@ -50,8 +50,11 @@ class Board:
         if beat is None:
             return Text("waiting for the first beat")
         self._remember(beat.tick.done)
-        board = Table.grid(padding=(0, 2))
-        for name, bar, text in (self._tick(), self._pool(), self._fresh(), self._calls(), self._frames()):
+        board = Table.grid("", "", "", padding=(0, 2))
+        for column in board.columns:  # a row that is two would move the board up and down
+            column.no_wrap, column.overflow = True, "ellipsis"
+        rows = (self._tick(), self._pool(), self._fresh(), self._calls(), self._refused(), self._frames())
+        for name, bar, text in rows:
             board.add_row(Text(name, style="bold"), bar, text)
         return board
 
@@ -60,28 +63,30 @@ class Board:
         tick, frame_s = self._metrics.latest.tick, self._metrics.profile.beat.frame_s
         took = tick.done - tick.start
         late_ms = 1000 * (tick.start - tick.due)
-        text = f"{took:.3f} of {frame_s:g} s, begun {late_ms:.1f} ms late, beat {tick.tick}"
+        text = f"{took:.3f} of {frame_s:g} s, {late_ms:.1f} ms late, beat {tick.tick}"
         return "tick", _bar(took / frame_s), text
 
     def _pool(self) -> tuple[str, ProgressBar, str]:
         assert self._metrics.latest is not None  # noqa: S101
         tick = self._metrics.latest.tick
-        text = f"{tick.kv_leased} of {tick.kv_total} blocks held, {tick.kv_reserved} promised"
+        text = f"{tick.kv_leased} of {tick.kv_total} blocks, {tick.kv_reserved} promised"
         return "pool", _bar(tick.kv_leased / max(1, tick.kv_total)), text
 
     def _fresh(self) -> tuple[str, str, str]:
         _, firsts, lasts = self._past[0]
         first, last = self._metrics.first_s.since(firsts), self._metrics.last_s.since(lasts)
-        text = f"first token {_cuts(first)}, last token {_cuts(last)}"
-        return "freshness", "p50 / p99 of the last minute", text
+        return "freshness", "p50 / p99, a minute", f"first {_cuts(first)}, last {_cuts(last)}"
 
     def _calls(self) -> tuple[str, str, str]:
         metrics = self._metrics
         mute = metrics.latest.mute if metrics.latest else 0
-        whole = metrics.whole
-        reasons = ", ".join(f"{count} {reason}" for reason, count in whole.refused.items())
         places = f"{metrics.live} live, {metrics.free} free"
-        return "calls", places, f"{mute} mute, {whole.detached} detached, refused: {reasons or 'none'}"
+        return "calls", places, f"{mute} mute, {metrics.whole.detached} detached"
+
+    def _refused(self) -> tuple[str, str, str]:
+        refused = self._metrics.whole.refused
+        reasons = ", ".join(f"{count} {reason}" for reason, count in refused.items())
+        return "refused", f"{sum(refused.values())} calls", reasons or "-"
 
     def _frames(self) -> tuple[str, str, str]:
         metrics = self._metrics

@@ -75,7 +75,7 @@ def _compare(folders: list[Path], as_json: bool, picture: Path | None) -> None:
         )
         typer.echo(f"{{{document}}}")
     else:
-        print_tables([comparison(results)])
+        print_tables(comparison(results))
     typer.echo(f"drawn: {path}", err=True)
 
 

@@ -117,7 +117,7 @@ def _run(
     from .live import watching
 
     if sys.stderr.isatty():
-        typer.echo(f"metronome: loading {_model(profile)} ...", err=True)
+        typer.echo(f"metronome: {_loaded(profile)} ...", err=True)
     clock = SystemClock()
     server = profile.server
     with gateway.listen(server.host, server.port, server.gateways) as listener:
@@ -153,11 +153,12 @@ def _kept(report: Report, folder: Path, unrecorded: str) -> MetronomeError | Non
     return MetronomeError(unrecorded) if unrecorded else None
 
 
-def _model(profile: Profile) -> str:
-    """What is loaded, by name."""
+def _loaded(profile: Profile) -> str:
+    """What is waited for, by name."""
     from .profile import weights_of
 
-    return " and ".join(weights_of(profile).values()) or profile.model.kind
+    weights = " and ".join(weights_of(profile).values())
+    return f"loading {weights}" if weights else f"starting {profile.name}, whose model has no weights"
 
 
 def _announce(profile: Profile, url: str, folder: Path | None, as_json: bool) -> None:

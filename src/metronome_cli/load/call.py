@@ -49,6 +49,7 @@ class Call:
         self.dialled: float | None = None  # when, for the first time
         self.attempts = 0
         self.refusals: list[TurnedAway] = []  # one for each attempt that the server said no to
+        self.out_of_time = False  # it would have been dialled again, had the run been longer
         self.failure: MetronomeError | None = None  # why nobody could be called
         self.protocol = ""
         self.server_id = ""  # the server's own name for the call

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 
 from ..clock import Clock
 from ..errors import InputError, MetronomeError
@@ -23,6 +24,7 @@ from .frames import CallFrames
 from .protocols import Message, Sound, Token, Tongue, recognise, tongue
 from .targets import TurnedAway, dial
 
+BROKEN = "the line broke without a goodbye"
 GREETING_S = 10.0  # how long an open line may stay mute: some servers take one caller and let the others wait
 _FAIR_S = 1.0  # a server must be given this long before its silence says anything
 _CANCEL_AFTER_S = (0.05, 0.5)  # from a reply's first token to its cancel: within a word or two
@@ -199,4 +201,6 @@ def _broken(task: asyncio.Task[None]) -> bool:
 
 
 def _goodbye(line: ClientConnection) -> str:
+    if line.close_code in (None, CloseCode.ABNORMAL_CLOSURE):
+        return BROKEN
     return f"closed by the server, {line.close_code} {line.close_reason or ''}".rstrip()

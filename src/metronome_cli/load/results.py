@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from ..speech import RATE
 from ..trace import FrameRecord
+from ..wire import CLOSE_DRAINED
 from .buckets import BUCKET_S, by_age, by_elapsed, width
 from .call import Call
+from .caller import BROKEN
 from .figures import (
     alive,
     cuts,
@@ -33,6 +35,8 @@ from .spoken import Spoken, spoken_errors
 
 # As with p99, one frame in a hundred may fail its session without the run failing its callers.
 CADENCE = 0.99
+_GOING_DOWN = (CLOSE_DRAINED, 1001)
+_MOMENT_S = 2.0  # lines that go dead within it went together: some are told, some have to notice
 JUDGED_BY_SPEECH = "first token after speech, p99 (s)"
 
 
@@ -48,7 +52,7 @@ def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
         "doomed": run.doomed,
         "frame_s": run.period_s,
         "budget_s": run.plan.budget_s or run.period_s,
-        "calls": _calls(run.calls),
+        "calls": _calls(run.calls, run.start),
         "frames": _frames(run),
         "skipped_beats": sum(tick.skipped for tick in run.ticks),
         "freshness": freshness(run.frames),
@@ -135,7 +139,7 @@ def held(found: dict[str, Any]) -> bool:
 
 def notes(found: dict[str, Any]) -> list[str]:
     """What a reader of the figures should know first."""
-    said = [*_ends(found), *_unmeasured(found), *_own_doing(found)]
+    said = [*_ends(found), *_losses(found["calls"]), *_unmeasured(found), *_own_doing(found)]
     return said + [f"{count} error events: {code}" for code, count in found["calls"]["errors"].items()]
 
 
@@ -147,6 +151,27 @@ def _ends(found: dict[str, Any]) -> list[str]:
         return [f"{elapsed}: {found['doomed']}"]
     late = found["offered"]["sessions"] - found["calls"]["dialled"]
     return [f"{late} calls would have come after the end of the run"] if late > 0 else []
+
+
+def _losses(calls: dict[str, Any]) -> list[str]:
+    """A server that went away, and one that asks to be called again after the end."""
+    said = []
+    if lost := calls["lost"]:
+        count, why = calls["cut_off"], "; ".join(f"{count} {why}" for why, count in lost["why"].items())
+        at = f"after {lost['first_at_s']:.1f} s"
+        gone = f"; {calls['unreachable']} dials found nobody" if calls["unreachable"] else ""
+        if lost["went"]:
+            said.append(f"{lost['went']} went away {at}: all {count} calls were cut off{gone} ({why})")
+        else:
+            said.append(f"{count} calls were cut off, the first {at}{gone} ({why})")
+    if calls["out_of_time"]:
+        asked = calls["retry_after_s"]
+        told = f" (the server said up to {asked:g} s, twice as long each time)" if asked else ""
+        said.append(
+            f"{calls['out_of_time']} refused calls were not dialled again: the run would have ended before "
+            f"their time came{told}; a longer --duration lets them try"
+        )
+    return said
 
 
 def _unmeasured(found: dict[str, Any]) -> list[str]:
@@ -194,7 +219,7 @@ def _protocol(run: Run) -> str:
     return next((call.protocol for call in run.calls if call.protocol), "")
 
 
-def _calls(calls: Sequence[Call]) -> dict[str, Any]:
+def _calls(calls: Sequence[Call], start: float) -> dict[str, Any]:
     fates = Counter(call.fate for call in calls)
     return {
         "dialled": len(calls),
@@ -203,10 +228,32 @@ def _calls(calls: Sequence[Call]) -> dict[str, Any]:
         "vanished": fates["vanished"],
         "cut_off": fates["cut_off"],
         "unreachable": fates["unreachable"],
+        "lost": _lost(calls, start),
         "refused": dict(Counter(call.why for call in calls if call.fate == "refused")),
         **_redials(calls),
         "errors": dict(sum((call.errors for call in calls), Counter[str]())),
     }
+
+
+def _lost(calls: Sequence[Call], start: float) -> dict[str, Any] | None:
+    """When lines went dead and why. `went`: who went away with them, where none that was open was spared."""
+    ends = {call: call.ended - start for call in calls if call.frames and call.ended is not None}
+    cut = [call for call in ends if call.fate == "cut_off"]
+    if not cut:
+        return None
+    first, last = (of(ends[call] for call in cut) for of in (min, max))
+    spared = any(at > first and call.fate != "cut_off" for call, at in ends.items())
+    went = "" if spared or last - first > _MOMENT_S else _who_went(cut)
+    why = dict(Counter(call.why for call in cut).most_common())
+    return {"first_at_s": first, "last_at_s": last, "went": went, "why": why}
+
+
+def _who_went(cut: Sequence[Call]) -> str:
+    """Whose end it was that ended these calls; "" where each may have had an end of its own."""
+    if all(call.errors["engine_dead"] for call in cut):
+        return "the server's engine"
+    broken = all(call.why == BROKEN or any(str(code) in call.why for code in _GOING_DOWN) for call in cut)
+    return "the server" if broken else ""
 
 
 def _redials(calls: Sequence[Call]) -> dict[str, Any]:
@@ -219,6 +266,7 @@ def _redials(calls: Sequence[Call]) -> dict[str, Any]:
         "retry_after_s": max(waits, default=None),
         "redials": sum(call.attempts - 1 for call in calls if call.attempts),
         "let_in_late_s": cuts(late, (50, 90)),
+        "out_of_time": sum(call.out_of_time for call in calls),
     }
 
 

@@ -157,6 +157,7 @@ class _Desk:
             wait_s = redial_wait(self._plan.seed, call.number, before + 1, call.refusals[-1].retry_after_s)
             again = self._clock.now() + wait_s
             if again > until - _LEAST_S or self._stop.is_set():
+                call.out_of_time = not self._stop.is_set()
                 break
             call.fate = "waiting"
             await self._unless_stopped(self._clock.sleep_until(again))

@@ -15,6 +15,7 @@ from ..report import Report
 from .tables import NOTHING, Table, counted, seconds, share
 
 PICTURE = "comparison.png"
+_SHORT = 12  # characters, of a name that fits the head of a column
 Results = Mapping[str, Any]
 
 
@@ -32,10 +33,15 @@ def compared(runs: Mapping[str, Report]) -> dict[str, Results]:
     return found
 
 
-def comparison(runs: Mapping[str, Results]) -> Table:
-    """Runs as columns, figures as rows."""
-    rows = [(title, *(figure(run) for run in runs.values())) for title, figure in _FIGURES]
-    return Table("Side by side", ("what", *runs), tuple(rows))
+def comparison(runs: Mapping[str, Results]) -> list[Table]:
+    """Runs as columns, figures as rows. Names that would be broken in the head of a column are numbers
+    there, which a table of their own explains."""
+    rows = tuple((title, *(figure(run) for run in runs.values())) for title, figure in _FIGURES)
+    if max(map(len, runs)) <= _SHORT:
+        return [Table("Side by side", ("what", *runs), rows)]
+    numbers = [str(number) for number in range(1, len(runs) + 1)]
+    names = Table("Runs", ("", "run"), tuple(zip(numbers, runs, strict=True)))
+    return [names, Table("Side by side", ("what", *numbers), rows)]
 
 
 def draw_comparison(path: Path, runs: Mapping[str, Results]) -> None:

@@ -93,7 +93,7 @@ def _refusal_facts(calls: Results) -> list[tuple[str, str]]:
     if calls.get("redials"):
         facts.append(("dialled again / refusals met", f"{calls['redials']} / {reasons(calls['refusals'])}"))
         late = calls["let_in_late_s"]
-        waited = f"{late['n']}, {seconds(late['p50'])} / {seconds(late['max'])}" if late else "0"
+        waited = f"{late['n']}, {seconds(late['p50'])} / {seconds(late['max'])}" if late else "none"
         facts.append(("let in late, waited p50 / longest (s)", waited))
     return facts
 
