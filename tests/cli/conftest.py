@@ -34,6 +34,17 @@ def speech(tmp_path: Path) -> Path:
     return folder
 
 
+DRAWN = ("plots.draw", "plots.draw_points", "plots.draw_courses")
+DRAWN += ("fit.draw_fit", "capacity.draw_capacity", "simulate.draw_simulated")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures become empty files: to draw them takes longer than most of what is tested beside them."""
+    for name in DRAWN:
+        monkeypatch.setattr(f"metronome_cli.reporting.{name}", lambda path, *_: path.touch())
+
+
 @pytest.fixture
 def metronome(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

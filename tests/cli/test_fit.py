@@ -24,9 +24,15 @@ Fit = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def fit(metronome: Fit, tmp_path: Path) -> Fit:
+def drawing_fit(metronome: Fit, tmp_path: Path) -> Fit:
     """The command, with its exit code, standard output and standard error."""
     return partial(metronome, "fit", "collapse-model", "--out", tmp_path / "runs")
+
+
+@pytest.fixture
+def fit(drawing_fit: Fit, undrawn: None) -> Fit:
+    """The same with pictures that are empty."""
+    return drawing_fit
 
 
 def csv(path: Path, end: float, rows: int = 90) -> Path:
@@ -46,8 +52,8 @@ def folder(tmp_path: Path) -> Path:
 # ---- Files ----
 
 
-def test_a_ramp_is_told_in_a_table_a_sentence_and_a_run_folder(fit: Fit, tmp_path: Path) -> None:
-    code, out, err = fit(csv(tmp_path / "ramp.csv", 0.5))
+def test_a_ramp_is_told_in_a_table_a_sentence_and_a_run_folder(drawing_fit: Fit, tmp_path: Path) -> None:
+    code, out, err = drawing_fit(csv(tmp_path / "ramp.csv", 0.5))
     assert code == 0
     assert "Collapse model" in out
     assert "If calls have no bound, the pool will be full at" in " ".join(out.split())
@@ -153,8 +159,8 @@ def test_the_arms_of_a_run_are_told_apart_and_the_beat_says_which_limit_binds(
     assert window["limit"]["deadline_sessions"] == pytest.approx(90, abs=1)
 
 
-def test_the_same_is_drawn_again(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit(csv(tmp_path / "ramp.csv", 0.5))
+def test_the_same_is_drawn_again(drawing_fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawing_fit(csv(tmp_path / "ramp.csv", 0.5))
     found = folder(tmp_path)
     files = {path.name: path.read_bytes() for path in found.iterdir()}
     (found / "fit.png").unlink()

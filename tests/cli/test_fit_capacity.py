@@ -22,9 +22,15 @@ Fit = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def fit(metronome: Fit, tmp_path: Path) -> Fit:
+def drawing_fit(metronome: Fit, tmp_path: Path) -> Fit:
     """The command, with its exit code, standard output and standard error."""
     return partial(metronome, "fit", "capacity", "--out", tmp_path / "runs")
+
+
+@pytest.fixture
+def fit(drawing_fit: Fit, undrawn: None) -> Fit:
+    """The same with pictures that are empty."""
+    return drawing_fit
 
 
 def traces(tmp_path: Path, cost: Took = took, **of: Any) -> Path:
@@ -35,9 +41,9 @@ def traces(tmp_path: Path, cost: Took = took, **of: Any) -> Path:
 
 
 def test_the_answer_is_a_table_a_sentence_and_a_run_folder_that_is_drawn_again_alike(
-    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawing_fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, err = fit(traces(tmp_path))
+    code, out, err = drawing_fit(traces(tmp_path))
     assert code == 0
     assert "sessions fit, then the 95th percentile of ticks reaches 1.6 s" in " ".join(out.split())
     assert "Every N, predicted from the others" in out

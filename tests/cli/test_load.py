@@ -202,6 +202,7 @@ def test_a_folder_that_is_no_run_is_exit_code_2(tmp_path: Path, here: Callable[.
     assert "report.json" in done.stderr
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_server_that_cannot_be_measured_is_exit_code_3_and_says_what_is_missing(
     speech: Path, tmp_path: Path, here: Callable[..., Done]
 ) -> None:

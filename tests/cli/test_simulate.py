@@ -21,7 +21,9 @@ FITTED = {
 
 
 @pytest.fixture
-def simulate(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Simulate:
+def drawing_simulate(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Simulate:
     """The command, with its exit code, standard output and standard error."""
 
     def command(*options: object) -> tuple[int, str, str]:
@@ -34,6 +36,12 @@ def simulate(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyt
     return command
 
 
+@pytest.fixture
+def simulate(drawing_simulate: Simulate, undrawn: None) -> Simulate:
+    """The same with pictures that are empty."""
+    return drawing_simulate
+
+
 def cost(tmp_path: Path, document: object) -> Path:
     path = tmp_path / "cost.json"
     path.write_text(json.dumps(document))
@@ -41,9 +49,9 @@ def cost(tmp_path: Path, document: object) -> Path:
 
 
 def test_the_answer_is_a_table_a_sentence_and_a_run_folder_that_is_drawn_again_alike(
-    simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawing_simulate: Simulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, err = simulate(*SMALL)
+    code, out, err = drawing_simulate(*SMALL)
     said = " ".join(out.split())
     assert code == 0
     assert "no --cost: a tick of max_sessions calls is assumed to take 75 % of the target" in said

@@ -38,14 +38,14 @@ def await_ready(url: str, patience_s: float, clock: Clock, tell: Callable[[str],
     address, until, told = endpoint(url), clock.now() + patience_s, ""
     shown = without_login(address)
     while why := missing(address):
+        if why != told:
+            tell(f"waiting up to {patience_s:g} s for {shown}: {why}")
+            told = why
         if clock.now() >= until:
             raise TargetUnreachable(
                 f"cannot call {shown}: {why}, after {patience_s:g} s still; see that `metronome serve` runs "
                 "there and gets ready, or be more patient (--wait)"
             )
-        if why != told:
-            tell(f"waiting up to {patience_s:g} s for {shown}: {why}")
-            told = why
         clock.wait_until(min(until, clock.now() + _EVERY_S))
 
 
