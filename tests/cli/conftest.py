@@ -34,8 +34,10 @@ def speech(tmp_path: Path) -> Path:
     return folder
 
 
-DRAWN = ("plots.draw", "plots.draw_points", "plots.draw_courses")
-DRAWN += ("fit.draw_fit", "capacity.draw_capacity", "simulate.draw_simulated")
+DRAWN = (
+    *("plots.draw", "plots.draw_points", "plots.draw_courses"),
+    *("fit.draw_fit", "capacity.draw_capacity", "simulate.draw_simulated"),
+)
 
 
 @pytest.fixture
