@@ -344,7 +344,7 @@ def test_a_refused_call_is_dialled_again_as_often_as_was_asked_for(
 ) -> None:
     door = Ramp(opens_at)
     with served(greet, at_the_door=door) as url:
-        done = run(Plan(url, 1, 0.9, spread_s=0.0, redials=redials), clips)
+        done = run(Plan(url, 1, 1.5, spread_s=0.0, redials=redials), clips)
     [call] = done.calls
     assert (call.fate, call.attempts, door.asked) == (fate, attempts, attempts)
     assert [no.reason for no in call.refusals] == ["ramp"] * min(attempts, opens_at - 1)
