@@ -227,6 +227,7 @@ def test_a_server_that_cannot_be_measured_is_exit_code_3_and_says_what_is_missin
     assert judged.returncode == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_stand_side_by_side_in_one_table_and_one_picture(
     server: str, speech: Path, tmp_path: Path, here: Callable[..., Done]
 ) -> None:

@@ -18,6 +18,7 @@ from metronome_cli.window import Policy, Positions, Recycle, Unbounded, Window, 
 from ..engine.reference import Reference
 from .tiny import save_tiny_chat
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = torch.randint(0, 250, (300,), generator=torch.Generator().manual_seed(0)).tolist()
 
 
@@ -135,7 +136,7 @@ def test_memory_is_counted_from_the_weights_the_cache_and_the_logits(tiny_chat: 
 
 
 @pytest.mark.assets("smollm2-135m-instruct", "moby-dick")
-def test_real_weights_lose_their_footing_without_their_first_tokens(one_thread: None) -> None:
+def test_real_weights_lose_their_footing_without_their_first_tokens() -> None:
     scorer = Scorer(locate("smollm2-135m-instruct"))
     ids = scorer.encode((locate("moby-dick") / "data.txt").read_text("utf-8")[:2000])[:160]
     full, pinned, dropped = (

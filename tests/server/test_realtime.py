@@ -271,7 +271,8 @@ def turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_a_model_without_ears_says_once_that_it_hears_nothing(start: Start, tiny_chat: Path) -> None:
     async def talk() -> None:
-        async with call(start(kind="text", thinker=tiny_chat, mode="turn")) as caller:
+        # It babbles to the end of what a reply may be: at 20 tokens a frame that comes soon.
+        async with call(start(kind="text", thinker=tiny_chat, mode="turn", tau=20)) as caller:
             await caller.ticking()
             for number in range(50):
                 audio = wire.AudioAppend(audio=SECOND[:640], event_id=f"packet-{number}")
