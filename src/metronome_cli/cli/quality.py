@@ -75,9 +75,8 @@ def quality(
     what else is given with it must be as it was. asr_wer of a model that only writes is of sentences said
     after a voice; one that speaks is heard in what it answers, and held against its own text.
 
-    The defaults take about nine minutes on two cores, free-running calls two to four of them. Time grows with
-    --minutes, --questions, --sessions, --stream-tokens and the cells, which are bounds (--windows times
-    --sinks times --positions, and some) times seeds; --spoken and asr_wer add ears and voice.
+    The defaults take about nine minutes on two cores, free-running calls two to four of them. More take
+    --minutes, --questions, --sessions, --stream-tokens, more bounds or seeds, --spoken and asr_wer.
 
     \b
     Examples:
