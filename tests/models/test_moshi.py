@@ -18,7 +18,7 @@ from transformers import MoshiForConditionalGeneration
 from metronome_cli.errors import AssetError, ProfileError
 from metronome_cli.frame import Failed, Frame, Prefilled, Refused, Said, Stalled, TickEvent
 from metronome_cli.models.factory import build
-from metronome_cli.models.moshi import MOST_WAITING, Moshi
+from metronome_cli.models.moshi import MOST_WAITING, RESERVE, Moshi
 from metronome_cli.models.moshi_weights import random_parts
 from metronome_cli.models.replay import Replay
 from metronome_cli.profile import Profile, Terms, load_profile, parse_profile
@@ -350,8 +350,9 @@ def test_audio_is_counted_by_samples_not_by_ticks(folder: Path) -> None:
         events = tick(model, {1: audio[begin:end]})
         words.append(len(said(events, 1)))
         told.append([event for event in events if isinstance(event, Prefilled)])
-    # 1600: too little. Then two; 1919: too little; 2021 more: two; of the rest two a tick, all that waits.
-    assert words == [0, 2, 0, 2, 2, 2]
+    # 1600: too little. Then two; 1919: too little; 2021 more: one, and 100 beyond the next stay in reserve;
+    # of the rest two a tick, all that waits.
+    assert words == [0, 2, 0, 1, 2, 2]
     assert [len(of_tick) for of_tick in told] == [1] * 6
     assert [of_tick[0].speaking for of_tick in told] == [False, True, False, True, True, True]
     whole = Moshi(profile(folder))
@@ -363,6 +364,19 @@ def test_audio_is_counted_by_samples_not_by_ticks(folder: Path) -> None:
     got = [word for piece in pieces for word in said(tick(again, {1: piece}), 1)]
     assert [word.text for word in got] == [word.text for word in expected[: len(got)]]
     assert len(got) == 8
+
+
+@pytest.mark.parametrize("first", [1500, 1920 - 320, 1920, 1920 + 160, 2500])
+def test_a_packet_that_comes_late_leaves_no_tick_without_a_position(folder: Path, first: int) -> None:
+    """Packets of 20 ms, one of which comes now before a tick and now after it."""
+    model = Moshi(profile(folder))
+    model.open(1, seed=1)
+    audio = speech(1, 30).ravel()
+    ends = [first + FRAME * tick + (RESERVE if tick % 2 else 0) for tick in range(28)]
+    spoke = [
+        len(said(tick(model, {1: audio[begin:end]}), 1)) for begin, end in zip([0, *ends], ends, strict=False)
+    ]
+    assert spoke[3:] == [1] * 25
 
 
 def test_who_sends_nothing_is_heard_as_silence_and_still_spoken_to(folder: Path) -> None:

@@ -37,6 +37,9 @@ from .streams import Place, Streams
 HEADER = 2  # positions that a call begins with before it is whole: codes that are not there yet stand in both
 MOST_POSITIONS = 2  # of a call in a tick: one, and one that a late packet left over
 MOST_WAITING = 12  # frames of audio: about a second
+RESERVE = (
+    480  # samples that wait behind a position: a packet that comes a little late leaves no tick without one
+)
 
 
 @dataclass(slots=True)
@@ -115,9 +118,9 @@ class Moshi:
         for frame in frames:
             if frame.session in commits:
                 self._take(self._calls[frame.session], frame)
-        is_due = {call.session: len(call.waiting) >= self._samples for call in calls}
+        is_due = {call.session: self._has_frame(call) for call in calls}
         for turn in range(MOST_POSITIONS):
-            due = [call for call in calls if self._is_live(call) and len(call.waiting) >= self._samples]
+            due = [call for call in calls if self._is_live(call) and self._has_frame(call, late=turn > 0)]
             if due:
                 yield from self._position(due, commits if turn == 0 else None)
         for call in calls:
@@ -153,6 +156,15 @@ class Moshi:
         if not len(audio):
             audio = np.zeros(max(0, self._samples - len(before)), np.float32)
         call.waiting = np.concatenate((before, audio))[-MOST_WAITING * self._samples :]
+
+    def _has_frame(self, call: _Call, late: bool = False) -> bool:
+        """Whether a frame waits; for a call's first position, and a tick's `late` second one, a reserve too.
+
+        A caller who sends whole frames has none: of him either a frame is there or it is not.
+        """
+        is_ragged = len(call.waiting) % self._samples > 0
+        reserve = RESERVE if is_ragged and (late or call.position == 0) else 0
+        return len(call.waiting) >= self._samples + reserve
 
     def _position(self, due: list[_Call], commits: dict[SessionId, int] | None) -> Iterator[TickEvent]:
         """One position of each call. With `commits` it is the first of this tick.
