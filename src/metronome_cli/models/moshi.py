@@ -164,7 +164,7 @@ class Moshi:
         """
         is_ragged = len(call.waiting) % self._samples > 0
         reserve = RESERVE if is_ragged and (late or call.position == 0) else 0
-        return len(call.waiting) >= self._samples + reserve
+        return bool(len(call.waiting) >= self._samples + reserve)
 
     def _position(self, due: list[_Call], commits: dict[SessionId, int] | None) -> Iterator[TickEvent]:
         """One position of each call. With `commits` it is the first of this tick.
