@@ -44,6 +44,7 @@ class Kind:
     per_s: float = 0.0  # positions at least that a second of audio becomes, all in one piece a frame
     refuses: tuple[str, ...] = ()  # in words, beside what every kind does
     caches: dict[str, Cache] = field(default_factory=dict)  # by the last part of a hub id, in lower case
+    types: tuple[str, ...] = ()  # what a thinker's config.json may have as model_type
 
     @property
     def cache(self) -> Cache | None:
@@ -53,6 +54,7 @@ class Kind:
 
 
 _HERE = "metronome_cli.models"
+_TEXTS = ("llama", "qwen2", "qwen3", "qwen3_moe")
 _OMNI = ("a frame whose audio, with its markers, is not less than beat.prefill_tokens",)
 
 KINDS = {
@@ -61,12 +63,14 @@ KINDS = {
         "Its ears hear speech, its thinker answers.",
         ("thinker", "ears"),
         caches=_SMALL,
+        types=_TEXTS,
     ),
     "text": Kind(
         f"{_HERE}.text:TextModel",
         "It answers typed messages; without ears it cannot hear audio.",
         rate=None,
         caches=_SMALL,
+        types=_TEXTS,
     ),
     "null": Kind(
         f"{_HERE}.null:NullModel",
@@ -80,6 +84,7 @@ KINDS = {
         per_s=25,
         refuses=_OMNI,
         caches={"qwen2.5-omni-7b": Cache(28, 4, 128), "qwen2.5-omni-3b": Cache(36, 2, 128)},
+        types=("qwen2_5_omni", "qwen2_5_omni_thinker"),
     ),
     "qwen3-omni": Kind(
         f"{_HERE}.qwen_omni:QwenOmni",
@@ -87,6 +92,7 @@ KINDS = {
         per_s=12.5,
         refuses=_OMNI,
         caches={"qwen3-omni-30b-a3b-instruct": Cache(48, 4, 128)},
+        types=("qwen3_omni_moe", "qwen3_omni_moe_thinker"),
     ),
     "minicpm-o": Kind(
         f"{_HERE}.minicpm_o:MiniCpmO",
@@ -94,6 +100,7 @@ KINDS = {
         per_s=10,
         refuses=_OMNI,
         caches={"minicpm-o-4_5": Cache(36, 8, 128)},
+        types=("minicpmo",),
     ),
     "moshi": Kind(
         f"{_HERE}.moshi:Moshi",
@@ -106,6 +113,7 @@ KINDS = {
             "a window of fewer than 2 or more than 3000 positions",
         ),
         caches={"hf-moshiko": Cache(32, 32, 128)},
+        types=("moshi",),
     ),
 }
 

@@ -10,12 +10,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..errors import ProfileError
 from ..kinds import Cache, kind_of
-from ..models.assets import ASSETS, cache_folder
+from ..models.assets import where
 from ..profile import Profile
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes a number
@@ -87,7 +86,7 @@ def cache_of(profile: Profile) -> Cache | None:
     kind, name = kind_of(profile.model.kind), profile.model.thinker
     if "thinker" not in kind.weights:
         return None
-    folder = cache_folder() / name if name in ASSETS else Path(name).expanduser()
+    folder = where(name)
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         return next(_caches(config))

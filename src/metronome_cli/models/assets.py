@@ -37,6 +37,7 @@ __all__ = [
     "condition",
     "fetch",
     "locate",
+    "where",
 ]
 
 MANIFEST = "manifest.json"
@@ -118,6 +119,12 @@ def locate(name_or_path: str) -> Path:
     if HUB_ID.fullmatch(name_or_path):
         return _hub_snapshot(name_or_path)
     raise AssetError(f"{name_or_path!r} is no path here and no hub id (org/name), and no asset: {_names()}")
+
+
+def where(name_or_path: str) -> Path:
+    """Where `locate` would look for it first; nothing is fetched, and there may be nothing."""
+    asset = ASSETS.get(name_or_path)
+    return Path(name_or_path).expanduser() if asset is None else _folder(asset)
 
 
 def condition(asset: Asset, *, verify: bool = False) -> Condition:

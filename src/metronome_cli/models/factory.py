@@ -7,11 +7,13 @@ Ignores: what they need; a model says itself what is missing or does not fit.
 from __future__ import annotations
 
 import importlib
+import json
 
 from ..errors import ProfileError
 from ..frame import TickEngine
-from ..kinds import is_own, kind_of
+from ..kinds import KINDS, is_own, kind_of
 from ..profile import Profile
+from .assets import where
 
 _METHODS = ("open", "tick", "cancel", "close", "blocks", "policy", "usage")  # of a TickEngine
 
@@ -31,6 +33,7 @@ def check(profile: Profile) -> None:
     A model's class may have a static method `check(profile)` that raises ProfileError.
     """
     found, kind = find(profile.model.kind), kind_of(profile.model.kind)
+    _check_type(profile.model.thinker, profile.model.kind)
     if kind.weights:
         from ..engine.device import device_of
 
@@ -42,6 +45,21 @@ def check(profile: Profile) -> None:
             profile.pool.count  # noqa: B018  # refuses what is left of a memory that nobody counts
     if callable(own := getattr(found, "check", None)):
         own(profile)
+
+
+def _check_type(thinker: str, kind: str) -> None:
+    """ProfileError when the checkpoint lies here, and is of another architecture than `kind` reads."""
+    if not (types := kind_of(kind).types):
+        return
+    try:
+        found = json.loads((where(thinker) / "config.json").read_text("utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return  # it is not here yet, or no checkpoint: its reader says which
+    if found not in types:
+        fit = [name for name, other in KINDS.items() if found in other.types]
+        cure = f"its config.json says model_type {found!r}; model.kind {kind} reads {', '.join(types)}"
+        cure += f", and {' or '.join(fit)} would read this one" if fit else ""
+        raise ProfileError("model.thinker", thinker, cure)
 
 
 def find(kind: str) -> type[TickEngine]:
