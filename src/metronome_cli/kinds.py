@@ -44,6 +44,8 @@ class Kind:
     per_s: float = 0.0  # positions at least that a second of audio becomes, all in one piece a frame
     refuses: tuple[str, ...] = ()  # in words, beside what every kind does
     caches: dict[str, Cache] = field(default_factory=dict)  # by the last part of a hub id, in lower case
+    pinned: int | None = 8  # tokens of a header beside its words: a chat's markers; None: nobody knows
+    beside: int = 0  # bytes that a call of the published model takes beside the pool, in 16 bits
     types: tuple[str, ...] = ()  # what a thinker's config.json may have as model_type
 
     @property
@@ -77,6 +79,7 @@ KINDS = {
         "A null model, without weights: it says one fixed sentence, to measure all but a model.",
         (),
         rate=None,
+        pinned=0,
     ),
     "qwen2.5-omni": Kind(
         f"{_HERE}.qwen_omni:QwenOmni",
@@ -100,6 +103,7 @@ KINDS = {
         per_s=10,
         refuses=_OMNI,
         caches={"minicpm-o-4_5": Cache(36, 8, 128)},
+        beside=143_130_624,  # its audio encoder's cache
         types=("minicpmo",),
     ),
     "moshi": Kind(
@@ -113,6 +117,8 @@ KINDS = {
             "a window of fewer than 2 or more than 3000 positions",
         ),
         caches={"hf-moshiko": Cache(32, 32, 128)},
+        pinned=2,  # positions that hold no code yet
+        beside=16_908_288,  # its codec
         types=("moshi",),
     ),
 }
@@ -127,4 +133,5 @@ def kind_of(name: str) -> Kind:
     """What is known of a profile's `model.kind`; of a user's own model only where it stands."""
     if name in KINDS:
         return KINDS[name]
-    return Kind(name, "A model of your own: what it needs, only it knows.", (), rate=None)
+    about = "A model of your own: what it needs, only it knows."
+    return Kind(name, about, (), rate=None, pinned=None)

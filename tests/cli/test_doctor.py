@@ -128,8 +128,8 @@ def test_a_version_out_of_range_is_named_with_the_command_that_mends_it() -> Non
 def test_a_pool_that_cannot_hold_every_call_is_a_problem_of_the_profile() -> None:
     small = profile(pool={"blocks": 100}, admission={"max_sessions": 8})
     finding = next(finding for finding in check_machine(SOUND, small) if finding.what == "pool")
-    assert finding.found == "100 blocks are 2 calls of 37, and admission.max_sessions is 8"
-    mended = profile(pool={"blocks": 296}, admission={"max_sessions": 8})
+    assert finding.found == "100 blocks are 2 calls of 39, and admission.max_sessions is 8"
+    mended = profile(pool={"blocks": 312}, admission={"max_sessions": 8})
     assert problems(check_machine(SOUND, mended)) == []
     unbounded = profile(pool={"blocks": 40}, window={"policy": "unbounded"})
     assert problems(check_machine(SOUND, unbounded)) == []

@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import MoshiConfig
 from typer.testing import CliRunner, Result
 
 from metronome_cli.cli.checks import check_model
 from metronome_cli.cli.main import app
+from metronome_cli.cli.room import session_blocks
+from metronome_cli.engine.decoder import DecoderConfig
+from metronome_cli.engine.device import block_bytes
+from metronome_cli.engine.kv_pool import FP8
 from metronome_cli.errors import ProfileError
+from metronome_cli.kinds import KINDS
+from metronome_cli.models import minicpm_o
+from metronome_cli.models.minicpm_encoder import cache_bytes
+from metronome_cli.models.moshi_config import codec_bytes
 from metronome_cli.profile import load_profile, profile_names
 
 
@@ -37,12 +46,12 @@ def test_show_gives_every_value_the_defaults_included() -> None:
     assert rows["window.sinks"] == '"header"'
     assert rows["server.reaper_s"] == "2.0"
     assert rows["window.carry"] == "not set"
-    assert "One session needs at most 39 blocks and its header; the pool has 336." in shown
+    assert "One session needs at most about 41 blocks; the pool has 336." in shown
 
 
 def test_show_as_json_is_the_profile_and_its_bound() -> None:
     shown = json.loads(profile("show", "laptop", "--json").stdout)
-    assert shown.pop("session_blocks") == 39
+    assert shown.pop("session_blocks") == 41  # what /capacity shows as reserved for one call
     assert shown.pop("room")["pool_sessions"] == 8
     assert shown.pop("refuses")
     assert shown == load_profile("laptop").model_dump()
@@ -98,10 +107,24 @@ def test_show_knows_a_model_whose_weights_are_not_here(tmp_path: Path, kind: str
     blocks = 1 + -(-(1023 + 64) // 16) + 1
     assert (room["session_blocks"], room["session_bytes"]) == (blocks, blocks * 16 * kib * 1024)
     assert room["pool_sessions"] == 1000 // blocks
-    assert room["memory_sessions"] == 80 * 2**20 // (kib * 16 * blocks)
+    assert room["beside_bytes"] == {"moshi": 16_908_288, "minicpm-o": 143_130_624}.get(kind, 0)
+    assert room["memory_sessions"] == 80 * 2**30 // (kib * 1024 * 16 * blocks + room["beside_bytes"])
     shown = profile("show", str(file), "--memory", "80GiB").stdout
     assert f"{kib} KiB ({kib * 1024} bytes)" in shown
     assert f"beside the weights: {room['memory_sessions']} sessions" in shown
+
+
+def test_what_a_call_takes_beside_the_pool_is_what_its_model_says() -> None:
+    assert KINDS["moshi"].beside == codec_bytes(MoshiConfig())
+    assert KINDS["minicpm-o"].beside == cache_bytes(minicpm_o.PUBLISHED.audio, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_the_blocks_of_a_call_are_those_that_its_file_tells(name: str) -> None:
+    text = (Path(__file__).parents[2] / "profiles" / f"{name}.toml").read_text()
+    told = re.search(r"calls? reserves? .* = (\d+) blocks", text)
+    assert told, "the file says what a call reserves"
+    assert session_blocks(load_profile(name)) == int(told[1])
 
 
 def token_bytes(file: Path) -> int:
@@ -121,10 +144,11 @@ def test_show_reads_a_local_checkpoint_and_eight_bits_take_half(tmp_path: Path) 
             json.loads(profile("show", str(file), "--json").stdout)["room"]["kv_bytes_per_token"]
             == 2 * 3 * 2 * 8 * 2
         )
-    file = write(tmp_path, "qwen3-omni", str(folder), {}, pool={"kv": "fp8"})
-    assert (
-        json.loads(profile("show", str(file), "--json").stdout)["room"]["kv_bytes_per_token"] == 2 * 3 * 2 * 8
-    )
+    file = write(tmp_path, "qwen3-omni", str(folder), {}, pool={"kv": "fp8"}, window={"sinks": 20})
+    room = json.loads(profile("show", str(file), "--json").stdout)["room"]
+    size = DecoderConfig(64, 3, 8, 2, 8, intermediate=64, vocab=8, norm_eps=1e-6)
+    assert room["kv_bytes_per_token"] * 16 == block_bytes(size, 16, FP8)
+    assert room["beside_bytes"] == 2 * block_bytes(size, 16, torch.bfloat16)  # two blocks hold the 20 sinks
 
 
 def test_show_leaves_out_what_nobody_can_know(tmp_path: Path) -> None:
@@ -215,8 +239,8 @@ def test_check_warns_of_a_pool_that_cannot_hold_every_call(tmp_path: Path) -> No
     result = profile("check", str(file))
     assert result.exit_code == 0
     assert result.stderr.endswith(
-        "warning: 100 blocks are 2 calls of 37, and admission.max_sessions is 8: calls beyond 2 are refused "
-        "as pool_full; use pool.blocks = 296 or more, a smaller window, or admission.max_sessions = 2\n"
+        "warning: 100 blocks are 2 calls of 39, and admission.max_sessions is 8: calls beyond 2 are refused "
+        "as pool_full; use pool.blocks = 312 or more, a smaller window, or admission.max_sessions = 2\n"
     )
     assert "warning" not in profile("check", "laptop").stderr
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ProfileError
-from ..kinds import kind_of
+from ..kinds import is_own, kind_of
 
 if TYPE_CHECKING:
     from ..profile import Profile
@@ -25,7 +25,8 @@ app = typer.Typer(no_args_is_help=True, help="List, show and check set-ups.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Tell how many sessions so much memory for the pool holds.")
+    str | None,
+    typer.Option(metavar="SIZE", help="Tell how many sessions so much memory beside the weights holds."),
 ]
 NameOrPath = Annotated[
     str, typer.Argument(metavar="NAME", help="A built-in profile, or a path ending in .toml.")
@@ -75,13 +76,13 @@ def show(name: NameOrPath, memory: Memory = None, as_json: AsJson = False) -> No
       metronome profile show ./mine.toml --json
     """
     from ..profile import load_profile
-    from .room import bytes_of, room_of
+    from .room import bytes_of, room_of, session_blocks
 
     profile = load_profile(name)
     size, room = None if memory is None else bytes_of(memory), room_of(profile)
     if as_json:
         told = room.told(size) if room else None
-        more = {"session_blocks": profile.session_blocks(0), "room": told, "refuses": list(_refuses(profile))}
+        more = {"session_blocks": session_blocks(profile), "room": told, "refuses": list(_refuses(profile))}
         typer.echo(json.dumps(profile.model_dump() | more))
         return
     _print_table(("field", "value"), list(_values(profile.model_dump())))
@@ -119,7 +120,9 @@ def check(name: NameOrPath) -> None:
 
 def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
     """(found, costs, mend) where the pool cannot promise blocks to as many calls as the profile lets in."""
-    calls, bound = profile.admission.max_sessions, profile.session_blocks(0)
+    from .room import session_blocks
+
+    calls, bound = profile.admission.max_sessions, session_blocks(profile)
     blocks = profile.pool.blocks
     if bound is None or blocks == "free" or bound * calls <= blocks:
         return None
@@ -168,26 +171,20 @@ def _memory(room: Room, memory: int | None) -> Iterator[tuple[str, str]]:
         share = "" if room.pool_share is None else f", {100 * room.pool_share:.1f} % of the pool"
         size = in_bytes(room.session_bytes)
         yield "a session, at most", f"{room.session_blocks} blocks, {size}{share}"
+    if room.beside_bytes:
+        yield "and beside the pool", in_bytes(room.beside_bytes)
     if room.pool_bytes is not None:
-        yield (
-            "the pool",
-            f"{room.pool_blocks} blocks, {in_bytes(room.pool_bytes)}{_held(room, room.pool_bytes)}",
-        )
+        held = "" if room.pool_sessions is None else f": {room.pool_sessions} sessions"
+        yield "the pool", f"{room.pool_blocks} blocks, {in_bytes(room.pool_bytes)}{held}"
     if memory is not None:
-        yield (
-            f"a pool of {in_bytes(memory)}",
-            f"beside the weights{_held(room, memory) or ': no bound, no count'}",
-        )
-
-
-def _held(room: Room, memory: int) -> str:
-    sessions = room.sessions_in(memory)
-    return "" if sessions is None else f": {sessions} sessions"
+        sessions = room.sessions_in(memory)
+        held = "no bound, no count" if sessions is None else f"{sessions} sessions"
+        yield in_bytes(memory), f"beside the weights: {held}"
 
 
 def _refuses(profile: Profile) -> Iterator[str]:
     """What is refused on this profile, and where, a sentence each."""
-    model, kind, bound = profile.model, kind_of(profile.model.kind), profile.session_blocks(0)
+    model, kind, most = profile.model, kind_of(profile.model.kind), _most(profile)
     if kind.weights:
         yield "at the start: a checkpoint of another architecture, quantised, with keys missing or too many"
     if kind.rate:
@@ -198,8 +195,8 @@ def _refuses(profile: Profile) -> Iterator[str]:
     yield f"of a caller: audio at any rate but 24, 16 and 8 kHz; it is resampled to {model.rate / 1000:g} kHz"
     modalities = "text alone, or audio with a transcript" if model.speaks else "text alone"
     yield f"of a caller: output_modalities other than {modalities}"
-    if bound is not None:
-        yield f"of a caller: a window, sinks or instructions of more than {bound} blocks and the header's"
+    if most is not None:
+        yield f"of a caller: a window, sinks or instructions of more than {most}"
     yield f"of a caller: more than {profile.server.max_pending_s:g} s of audio waiting for a tick"
 
 
@@ -215,13 +212,22 @@ def _values(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _room(profile: Profile) -> str:
-    """How many blocks one session can hold, in words; a header counts once a model has read it."""
-    bound, blocks = profile.session_blocks(0), profile.pool.blocks
+    """How many blocks one session can hold, in words."""
+    most, blocks = _most(profile), profile.pool.blocks
     total = "what the GPU has left" if blocks == "free" else str(blocks)
-    if bound is None:
+    if most is None:
         return f"One session has no bound; the pool has {total}{'' if blocks == 'free' else ' blocks'}."
-    header = " and its header" if profile.window.sinks == "header" else ""
-    return f"One session needs at most {bound} blocks{header}; the pool has {total}."
+    return f"One session needs at most {most}; the pool has {total}."
+
+
+def _most(profile: Profile) -> str | None:
+    """The blocks that one session can hold, in words; a header's tokens are guessed from its words."""
+    from .room import session_blocks
+
+    bound, window = session_blocks(profile), profile.window
+    if bound is None or window.policy != "window" or window.sinks != "header":
+        return None if bound is None else f"{bound} blocks"
+    return f"{bound} blocks and its header" if is_own(profile.model.kind) else f"about {bound} blocks"
 
 
 def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

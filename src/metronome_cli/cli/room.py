@@ -1,12 +1,14 @@
 """What a profile's calls take of a memory: bytes a token, blocks and bytes a call, calls in so many bytes.
 
-Knows:   what a token leaves in the pool, by a checkpoint's config.json or, where it is not here, by its name.
+Knows:   what a token leaves in the pool, by a checkpoint's config.json or, where it is not here, by its name;
+         about how long a header is.
 Ignores: devices, weights, and what is shown of it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,8 +18,11 @@ from ..errors import ProfileError
 from ..kinds import Cache, kind_of
 from ..models.assets import where
 from ..profile import Profile
+from ..window import Policy, Window, blocks_for, most_blocks, reach
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes a number
+_SCALE = 4  # bytes of what the 8-bit numbers of a head are scaled by
+_TOKENS_A_WORD = 4 / 3
 _UNITS = {"B": 1} | {f"{u}iB": 2 ** (10 * n) for n, u in enumerate("KMGT", 1)}
 _UNITS |= {f"{u}B": 10 ** (3 * n) for n, u in enumerate("KMGT", 1)}
 _SIZE = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,9}})?) ?({'|'.join(_UNITS)})")
@@ -27,12 +32,13 @@ _PLACES = ((), ("text_config",), ("thinker_config", "text_config"))
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the cache of a profile's calls takes, in bytes and blocks, before a header is read."""
+    """What the cache of a profile's calls takes, in bytes and blocks."""
 
     token_bytes: int
     block_bytes: int
     session_blocks: int | None  # None: a call has no bound
     pool_blocks: int | None  # None: what the GPU has left
+    beside_bytes: int = 0  # what a call takes beside the pool's blocks
 
     @property
     def session_bytes(self) -> int | None:
@@ -50,21 +56,26 @@ class Room:
         return self.session_blocks / self.pool_blocks
 
     def sessions_in(self, memory: int) -> int | None:
-        """Calls that so many bytes of pool hold, each at its most; None where a call has no bound."""
-        if self.session_blocks is None:
+        """Calls that so many bytes hold beside the weights, each at its most; None where one has no bound."""
+        return None if self.session_bytes is None else memory // (self.session_bytes + self.beside_bytes)
+
+    @property
+    def pool_sessions(self) -> int | None:
+        """Calls that the pool holds, each at its most."""
+        if self.session_blocks is None or self.pool_blocks is None:
             return None
-        return memory // self.block_bytes // self.session_blocks
+        return self.pool_blocks // self.session_blocks
 
     def told(self, memory: int | None) -> dict[str, Any]:
         """All of it as plain data; `memory` in bytes, where somebody asks what that holds."""
-        pool = self.pool_bytes
         return {
             "kv_bytes_per_token": self.token_bytes,
             "session_blocks": self.session_blocks,
             "session_bytes": self.session_bytes,
             "pool_share": self.pool_share,
-            "pool_bytes": pool,
-            "pool_sessions": None if pool is None else self.sessions_in(pool),
+            "beside_bytes": self.beside_bytes,
+            "pool_bytes": self.pool_bytes,
+            "pool_sessions": self.pool_sessions,
             "memory_bytes": memory,
             "memory_sessions": None if memory is None else self.sessions_in(memory),
         }
@@ -75,10 +86,32 @@ def room_of(profile: Profile) -> Room | None:
     cache = cache_of(profile)
     if cache is None:
         return None
-    width = 1 if profile.pool.kv == "fp8" else _WIDTH[profile.model.dtype]
-    token = cache.bytes_per_token(width)
+    kind, size, width = kind_of(profile.model.kind), profile.pool.block_size, _WIDTH[profile.model.dtype]
+    token, beside = cache.bytes_per_token(width), 0
+    if width == 2 and cache in kind.caches.values():
+        beside = kind.beside
+    if profile.pool.kv == "fp8":  # a scale for each head, and the sinks apart, as wide as the model
+        beside += blocks_for(reach(policy_of(profile))[1], size) * size * token
+        token = cache.bytes_per_token(1) + 2 * cache.layers * cache.kv_heads * _SCALE
     blocks = None if profile.pool.blocks == "free" else profile.pool.blocks
-    return Room(token, token * profile.pool.block_size, profile.session_blocks(0), blocks)
+    return Room(token, token * size, session_blocks(profile), blocks, beside)
+
+
+def policy_of(profile: Profile) -> Policy:
+    """What a call is held to, its header taken for as long as its words let expect.
+
+    A tokenizer that is not here cannot count it. Of a model of one's own nothing is known: no header.
+    """
+    pinned, policy = kind_of(profile.model.kind).pinned, profile.policy(0)
+    if pinned is None or not isinstance(policy, Window):
+        return policy
+    words = math.ceil(len(profile.model.header.split()) * _TOKENS_A_WORD)
+    return profile.policy(min(words + pinned, policy.window))  # what is longer is refused when it is read
+
+
+def session_blocks(profile: Profile) -> int | None:
+    """Most blocks that a call of `policy_of` can hold; None without a bound."""
+    return most_blocks(policy_of(profile), profile.pool.block_size, profile.beat.prefill_tokens)
 
 
 def cache_of(profile: Profile) -> Cache | None:
