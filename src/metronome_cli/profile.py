@@ -27,6 +27,11 @@ LEAST_TOP_P = 0.001  # one that single precision takes for 0 leaves no token at 
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
 
 
+NOT_COUNTED = (
+    "only a GPU's memory is counted: give a number (`metronome profile show` tells what a call takes)"
+)
+
+
 def _greedy_or_warm(temperature: float) -> float:
     if temperature and not LEAST_WARM <= temperature <= MOST_WARM:
         raise PydanticCustomError("cold", f"use 0 (greedy), or {LEAST_WARM:g} to {MOST_WARM:g}")
@@ -107,7 +112,7 @@ class PoolSection(_Section):
     def count(self) -> int:
         """Blocks, where they must be known beforehand. ProfileError when they are what a device has left."""
         if self.blocks == "free":
-            raise ProfileError("pool.blocks", "free", "give a number: only a GPU's memory is counted")
+            raise ProfileError("pool.blocks", "free", NOT_COUNTED)
         return self.blocks
 
 

@@ -90,6 +90,8 @@ def test_options_win_over_the_profile_and_are_checked_like_it(profile: Path) -> 
     assert "window.policy = 'none'" in refused("--profile", profile, "--policy", "none")
     assert "window.sinks = 600" in refused("--profile", profile, "--window", "512", "--sinks", "600")
     assert "pool.blocks = 4" in refused("--profile", profile, "--blocks", 4)
+    assert "pool.blocks = 'all': use 1 to 10000000 blocks, or \"free\"" in refused("--blocks", "all")
+    assert "run.device = 'tpu'" in refused("--profile", profile, "--device", "tpu")
     said = refused("--profile", "laptop-text", "--port", 0, "--no-record", "--model", "/no/such/folder")
     assert "'/no/such/folder' is no path here" in said
 

@@ -91,5 +91,7 @@ def test_the_largest_pool_that_fits_is_told(card: pytest.MonkeyPatch) -> None:
 
 def test_only_a_gpu_counts_its_free_memory() -> None:
     assert fit_pool(7, 15 * GIB, 1, torch.device("cpu")) == 7
-    with pytest.raises(ProfileError, match=r"pool.blocks = 'free': give a number"):
+    with pytest.raises(
+        ProfileError, match=r"pool.blocks = 'free': only a GPU's memory is counted: give a number"
+    ):
         fit_pool("free", 0, 1, torch.device("cpu"))

@@ -50,7 +50,10 @@ def serve(
     window: Annotated[str | None, typer.Option(help='W in tokens, or in seconds as "20 s".')] = None,
     sinks: Annotated[str | None, typer.Option(help='S in tokens, or "header".')] = None,
     positions: Annotated[str | None, typer.Option(help="anchored or absolute.")] = None,
-    blocks: Annotated[int | None, typer.Option(help="Blocks in the KV pool.")] = None,
+    blocks: Annotated[
+        str | None, typer.Option(help='Blocks in the KV pool; "free": all the GPU has.')
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Where the model computes: cpu or cuda.")] = None,
     admit: Admit = None,
     max_sessions: MaxSessions = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
@@ -69,6 +72,7 @@ def serve(
       metronome serve --profile laptop-text --port 0 --json
       metronome serve --policy unbounded --blocks 64
       metronome serve --profile moshi --model ./moshi-weights
+      metronome serve --profile moshi --model ./tiny-moshi --device cpu --blocks 4000 --max-sessions 4
       metronome serve --admit forecast --max-sessions 32 --no-live
     """
     from ..profile import load_profile
@@ -84,7 +88,8 @@ def serve(
         "window.window": _number(window),
         "window.sinks": _number(sinks),
         "window.positions": positions,
-        "pool.blocks": blocks,
+        "pool.blocks": _number(blocks),
+        "run.device": device,
         "admission.admit": admit,
         "admission.max_sessions": max_sessions,
         "run.seed": seed,

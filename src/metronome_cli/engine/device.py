@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 from ..errors import ProfileError
+from ..profile import NOT_COUNTED
 from .decoder import DecoderConfig
 from .kv_pool import FP8
 
@@ -68,7 +69,7 @@ def fit_pool(blocks: int | Literal["free"], weights: int, block: int, device: to
     """
     if device.type != "cuda":
         if blocks == "free":
-            raise ProfileError("pool.blocks", blocks, "give a number: only a CUDA device's memory is counted")
+            raise ProfileError("pool.blocks", blocks, NOT_COUNTED)
         return blocks
     free, _ = torch.cuda.mem_get_info(device)
     left = free - weights - _WORK_BYTES
