@@ -27,6 +27,14 @@ except ImportError as missing:
 URL = "ws://127.0.0.1:8765/v1/realtime"
 PACKET_S = 0.02
 LISTEN_S = 10.0  # after the last word of the recording
+# A model that never rests answers already, and need not be asked to.
+ANSWERS_ALREADY = "conversation_already_has_active_response"
+DELTAS = ("response.output_text.delta", "response.output_audio_transcript.delta")
+ENDS = ("response.output_text.done", "response.output_audio_transcript.done")
+
+
+class Complaint(Exception):
+    """What the server says is wrong."""
 
 
 async def speak(line: ClientConnection, samples: Any, rate: int) -> None:
@@ -46,13 +54,13 @@ async def listen(line: ClientConnection) -> None:
     """Print the reply as it comes, until it is complete."""
     async for message in line:
         event = json.loads(message)
-        if event["type"] == "response.output_text.delta":
+        if event["type"] in DELTAS:
             print(event["delta"], end="", flush=True)
-        elif event["type"] == "response.output_text.done":
+        elif event["type"] in ENDS:
             print()
             return
-        elif event["type"] == "error":
-            raise SystemExit(event["error"]["message"])
+        elif event["type"] == "error" and event["error"]["code"] != ANSWERS_ALREADY:
+            raise Complaint(event["error"]["message"])
 
 
 def refusal(answer: Any) -> str:
@@ -86,5 +94,9 @@ if __name__ == "__main__":
         asyncio.run(main(*sys.argv[1:]))
     except InvalidStatus as refused:
         sys.exit(refusal(refused.response))
-    except (OSError, soundfile.SoundFileError, TimeoutError, WebSocketException) as error:
+    except TimeoutError:
+        sys.exit(f"\nthe answer had not ended {LISTEN_S:g} s after the question")
+    except Complaint as complaint:
+        sys.exit(str(complaint))
+    except (OSError, soundfile.SoundFileError, WebSocketException) as error:
         sys.exit(f"{type(error).__name__}: {error}")

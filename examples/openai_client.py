@@ -2,6 +2,7 @@
 
     metronome serve
     python examples/openai_client.py [RECORDING [URL]]
+    python examples/openai_client.py question.wav ws://127.0.0.1:8765/v1/realtime
 
 The recording is WAV, FLAC or Ogg at any rate; left out, it is a question that comes with metronome-cli.
 A server that asks for a key finds it in METRONOME_API_KEY.
@@ -32,7 +33,12 @@ except ImportError as missing:
 URL = "ws://127.0.0.1:8765/v1"
 PACKET_S = 0.02
 SILENCE_S = 1.0  # after the question, so that the server can tell that it is over
-LISTEN_S = 60.0
+LISTEN_S = 60.0  # after the last word of the recording
+
+
+class Complaint(Exception):
+    """What the server says is wrong."""
+
 
 # 16 kHz saves resampling; OpenAI itself takes 24 kHz only.
 SESSION: RealtimeSessionCreateRequestParam = {
@@ -75,7 +81,7 @@ async def listen(call: AsyncRealtimeConnection) -> None:
             print(f"answer: {event.text}", flush=True)
             missing.discard("answer")
         elif event.type == "error":
-            raise SystemExit(event.error.message)
+            raise Complaint(event.error.message)
         if not missing:
             return
 
@@ -92,8 +98,8 @@ def refusal(answer: Any) -> str:
 
 
 async def main(path: str | None = None, url: str = URL) -> None:
-    pcm = question(path)
-    client = AsyncOpenAI(api_key=os.environ.get("METRONOME_API_KEY", "none"), websocket_base_url=url)
+    pcm, base = question(path), url.removesuffix("/realtime")  # which the client adds by itself
+    client = AsyncOpenAI(api_key=os.environ.get("METRONOME_API_KEY", "none"), websocket_base_url=base)
     async with client.realtime.connect(model="laptop") as call:
         await call.session.update(session=SESSION)
         listening = asyncio.create_task(listen(call))
@@ -112,5 +118,9 @@ if __name__ == "__main__":
         asyncio.run(main(*sys.argv[1:]))
     except InvalidStatus as refused:
         sys.exit(refusal(refused.response))
-    except (OSError, TimeoutError, FieldError, OpenAIError, WebSocketException) as error:
+    except TimeoutError:
+        sys.exit(f"transcript and answer were not both there {LISTEN_S:g} s after the question")
+    except Complaint as complaint:
+        sys.exit(str(complaint))
+    except (OSError, FieldError, OpenAIError, WebSocketException) as error:
         sys.exit(f"{type(error).__name__}: {error}")

@@ -62,6 +62,33 @@ def test_a_spoken_call_is_held_by_a_script(server: str, tmp_path: Path, rate: in
     assert done.stdout == "I hear nothing, but I keep the beat.\n"
 
 
+def test_what_the_server_complains_of_is_all_that_the_script_says(tmp_path: Path) -> None:
+    (tmp_path / "null.toml").write_text(PROFILE)
+    soundfile.write(tmp_path / "question.wav", np.zeros(2000), 11_025)
+    with serving(["--profile", str(tmp_path / "null.toml"), "--no-record"]) as url:
+        address = url.replace("http", "ws", 1) + "/v1/realtime"
+        command = [sys.executable, str(EXAMPLES / "call.py"), str(tmp_path / "question.wav"), address]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "11025" in done.stderr
+
+
+def test_a_model_that_never_rests_is_listened_to_and_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "null.toml").write_text(PROFILE.replace('"turn"', '"free"'))
+    monkeypatch.syspath_prepend(EXAMPLES)
+    script = importlib.import_module("call")
+    monkeypatch.setattr(script, "LISTEN_S", 1.0)
+    with (
+        serving(["--profile", str(tmp_path / "null.toml"), "--no-record"]) as url,
+        pytest.raises(TimeoutError),
+    ):
+        asyncio.run(script.main(str(QUESTION), url.replace("http", "ws", 1) + "/v1/realtime"))
+    assert "I hear nothing" in capsys.readouterr().out
+
+
 SCRIPTS = sorted(path for path in EXAMPLES.glob("**/*.py") if "__main__" in path.read_text())
 OPTIONAL = ("openai", "soundfile", "websockets")
 
@@ -92,7 +119,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_a_caller_who_is_refused_is_told_why_and_when_to_come_again(script: Path, taken: str) -> None:
-    address = f"{taken}/realtime" if script.name == "call.py" else taken
+    address = f"{taken}/realtime"  # as `serve` prints it
     command = [sys.executable, str(script), str(QUESTION), address]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -166,6 +193,14 @@ def test_the_toy_hums_its_words_to_the_official_client(toy: str) -> None:
     assert done.output[0].content[0].transcript == "".join(deltas)
     assert of(events, "response.output_audio_transcript.done")[0].transcript == "".join(deltas)
     assert len(of(events, "response.output_audio.done")) == 1
+
+
+def test_the_toys_words_are_printed_by_a_script(toy: str) -> None:
+    address = toy.replace("http", "ws", 1) + "/v1/realtime"
+    command = [sys.executable, str(EXAMPLES / "call.py"), str(QUESTION), address]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(done.stdout.split()) == 12
+    assert {f"{word} " for word in done.stdout.split()} <= set(own_model().WORDS)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["session", "reply"])

@@ -15,10 +15,10 @@ from .running import Server, call
 Start = Callable[..., Server]
 
 
-async def refusal(server: Server) -> tuple[wire.RefusalDetail, InvalidStatus]:
-    """How the server turns away a caller, before the upgrade."""
+async def refusal(server: Server, beyond: str = "") -> tuple[wire.RefusalDetail, InvalidStatus]:
+    """How the server turns away a caller, before the upgrade; `beyond`: added to the path."""
     with pytest.raises(InvalidStatus) as caught:
-        async with connect(server.address, proxy=None):
+        async with connect(server.address + beyond, proxy=None):
             pass
     body = caught.value.response.body
     assert body
@@ -65,6 +65,13 @@ def test_a_call_whose_blocks_do_not_fit_is_refused_by_that_reason(start: Start) 
             assert error.code == "pool_full"
 
     asyncio.run(scene())
+
+
+def test_a_call_to_another_path_is_told_the_right_one(start: Start) -> None:
+    """A client that adds /realtime by itself, given the whole address, calls /v1/realtime/realtime."""
+    error, answer = asyncio.run(refusal(start(), "/realtime"))
+    assert (answer.response.status_code, error.code) == (404, "not_found")
+    assert error.message == "no calls are taken at /v1/realtime/realtime: call /v1/realtime"
 
 
 def test_calls_that_come_at_once_never_exceed_the_cap(start: Start) -> None:

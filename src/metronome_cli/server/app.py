@@ -62,7 +62,14 @@ def create_app(
         else:
             await calls.serve(call, socket)
 
-    routes = [Route(wire.HEALTH_PATH, health), WebSocketRoute(wire.REALTIME_PATH, realtime)]
+    async def elsewhere(socket: WebSocket) -> None:
+        await socket.send_denial_response(_elsewhere(socket.url.path))
+
+    routes = [
+        Route(wire.HEALTH_PATH, health),
+        WebSocketRoute(wire.REALTIME_PATH, realtime),
+        WebSocketRoute("/{path:path}", elsewhere),
+    ]
     limits = profile.server
     # Nobody counts for all gateways: each lets in its share.
     rules = Rules(keys, tuple(limits.origins), limits.max_opens_per_s / limits.gateways)
@@ -74,6 +81,12 @@ def _expired() -> Response:
     why = "the session to be resumed is over, or its events since then are not kept: call anew"
     error = wire.RefusalDetail(type="invalid_request_error", code="session_expired", message=why)
     return Response(wire.encode(wire.Refusal(error=error)), 410, media_type="application/json")
+
+
+def _elsewhere(path: str) -> Response:
+    why = f"no calls are taken at {path[:100]}: call {wire.REALTIME_PATH}"
+    error = wire.RefusalDetail(type="invalid_request_error", code="not_found", message=why)
+    return Response(wire.encode(wire.Refusal(error=error)), 404, media_type="application/json")
 
 
 def _refusal(refused: Refused) -> Response:
