@@ -33,6 +33,17 @@ def test_long_names_are_numbers_that_a_table_explains(run_of: Any) -> None:
     assert table.columns == ("what", "1", "2", "3")
 
 
+def test_what_a_model_that_speaks_gave_back_is_compared_too(run_of: Any) -> None:
+    one = run_of("load")[1]
+    one.results["sound"], one.results["replies_wer"] = {"share": 0.5}, {"wer": 0.25, "words": 8}
+    other = one.model_copy(deep=True)
+    del other.results["sound"], other.results["replies_wer"]
+    (table,) = comparison(compared({"a": one, "b": other}))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["speech given back"] == ("50.0 %", "-")
+    assert rows["replies misheard"] == ("25.0 %", "-")
+
+
 def test_a_demo_stands_there_with_both_of_its_arms(run_of: Any) -> None:
     report = run_of("demo")[1]
     names, table = comparison(compared({"demo": report, "again": report}))

@@ -157,7 +157,10 @@ def _listen(report: Report, run: Run) -> None:
         report.notes.append(f"replies were not listened to: {error}")
         return
     if report.results["replies_wer"] is None:
-        report.notes.append("replies were not listened to: none was kept that had both sound and text")
+        report.notes.append(
+            "replies were not listened to: none was kept that had both sound and text; it takes a "
+            "server whose model speaks (model.output), --keep-speech 1 or more, and not --replies text"
+        )
 
 
 def keep(report: Report, folder: Path, unrecorded: str = "", run: Run | None = None) -> MetronomeError | None:

@@ -34,6 +34,8 @@ ApiKey = Annotated[
 Model = Annotated[
     str | None, typer.Option(help="In place of model.thinker: an asset, a local folder or a hub id.")
 ]
+Blocks = Annotated[str | None, typer.Option(help='Blocks in the KV pool; "free": all the GPU has.')]
+Device = Annotated[str | None, typer.Option(help="Where the model computes: cpu or cuda.")]
 Gateways = Annotated[int | None, typer.Option(help="Processes that share the port, for many calls.")]
 MaxSessions = Annotated[int | None, typer.Option(help="Most calls at a time, whatever caps them.")]
 Admit = Annotated[str | None, typer.Option(help="What caps live calls: fixed, aimd, gradient or forecast.")]
@@ -50,10 +52,8 @@ def serve(
     window: Annotated[str | None, typer.Option(help='W in tokens, or in seconds as "20 s".')] = None,
     sinks: Annotated[str | None, typer.Option(help='S in tokens, or "header".')] = None,
     positions: Annotated[str | None, typer.Option(help="anchored or absolute.")] = None,
-    blocks: Annotated[
-        str | None, typer.Option(help='Blocks in the KV pool; "free": all the GPU has.')
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Where the model computes: cpu or cuda.")] = None,
+    blocks: Blocks = None,
+    device: Device = None,
     admit: Admit = None,
     max_sessions: MaxSessions = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
@@ -72,7 +72,6 @@ def serve(
       metronome serve --profile laptop-text --port 0 --json
       metronome serve --policy unbounded --blocks 64
       metronome serve --profile moshi --model ./moshi-weights
-      metronome serve --profile moshi --model ./tiny-moshi --device cpu --blocks 4000 --max-sessions 4
       metronome serve --admit forecast --max-sessions 32 --no-live
     """
     from ..profile import load_profile
@@ -94,11 +93,9 @@ def serve(
         "admission.max_sessions": max_sessions,
         "run.seed": seed,
     }
-    overrides = {key: value for key, value in asked.items() if value is not None}
-    checked = load_profile(profile, overrides)
+    checked = load_profile(profile, {key: value for key, value in asked.items() if value is not None})
     set_up_logging("metronome")
-    keys = read_keys(api_key, api_key_file)
-    report, failure = _run(checked, out if record else None, live, as_json, keys)
+    report, failure = _run(checked, out if record else None, live, as_json, read_keys(api_key, api_key_file))
     if not as_json:
         show(report, as_json)
     if failure:

@@ -92,6 +92,8 @@ _FIGURES: tuple[tuple[str, Callable[[Results], str]], ...] = (
     ("frames stalled / empty", lambda run: f"{run['frames']['stalled']} / {run['frames']['empty']}"),
     ("beats skipped", lambda run: str(run["skipped_beats"])),
     ("moment of silence (s)", lambda run: seconds(run["silence_at_s"], 1)),
+    ("speech given back", lambda run: share((run.get("sound") or {}).get("share"))),
+    ("replies misheard", lambda run: share((run.get("replies_wer") or {}).get("wer"))),
     ("words misheard", lambda run: share((run.get("wer") or {}).get("wer"))),
     ("our own packet lag p99 (s)", lambda run: counted(run["client"]["lag_s"], ("p99",))),
     ("our own CPU share", lambda run: share(run["client"]["cpu_share"])),

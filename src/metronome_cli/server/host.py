@@ -79,6 +79,7 @@ class Host:
         self._gateways: dict[bytes, float] = {}  # when each was last heard
         self._lines: dict[SessionId, _Line] = {}
         self._clears: list[SessionId] = []  # since the last tick
+        self._writes = not profile.model.speaks and profile.model.output is None
 
     def run(self, lifeline: int) -> NoReturn:
         """Keep the beat until SystemExit: by a Stop, a signal, or the end of file `lifeline`."""
@@ -104,6 +105,9 @@ class Host:
         self._clears.clear()
 
     def said(self, word: Said) -> None:
+        if word.pcm and self._writes:
+            self._writes = False  # once is enough
+            _log.warning('its sound is not sent: give the profile model.output = "audio", or "text"')
         told = messages.Word(word.session, word.text, word.start, word.end, word.cut, word.pcm)
         self._tell(word.session, told)
 
