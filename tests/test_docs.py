@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,8 @@ import typer
 
 from metronome_cli.cli import docs
 from metronome_cli.cli.main import app
+from metronome_cli.kinds import KINDS
+from metronome_cli.profile import Profile, profile_names
 
 
 def test_generated_pages_are_fresh() -> None:
@@ -75,3 +78,17 @@ def test_every_command_has_an_example() -> None:
     )
     assert leaves
     assert [leaf for leaf in leaves if not any(line.startswith(leaf) for line in examples())] == []
+
+
+def test_the_page_on_profiles_has_every_field_its_default_and_every_kind() -> None:
+    page = (docs.FOLDER / "profiles.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+\.\w+)` \| (?:`(.*?)`|not set) \|", page, re.MULTILINE)
+    fields = {
+        f"{name}.{field}": "" if value is None else json.dumps(value)
+        for name, section in Profile(name="x").model_dump().items()
+        if isinstance(section, dict)
+        for field, value in section.items()
+    }
+    assert rows == list(fields.items())
+    assert all(f"\n| `{kind}` |" in page for kind in KINDS)
+    assert all(f"`{name}`" in page for name in profile_names())

@@ -150,7 +150,7 @@ class ServerSection(_Section):
 
 
 class RunSection(_Section):
-    device: Literal["cpu", "cuda"] = "cpu"  # where the thinker computes; ears stay on the CPU
+    device: Literal["cpu", "cuda"] = "cpu"  # where the model computes, but a cascade's ears
     threads: Count = 2
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -269,11 +269,8 @@ def load_profile(name_or_path: str, overrides: dict[str, Any] | None = None) -> 
 
     `overrides` maps "section.field" to a value. Raises ProfileError naming field, value and cure.
     """
-    path = Path(name_or_path)
-    if path.suffix == ".toml":
-        name, text = path.stem, _read(path)
-    else:
-        name, text = name_or_path, _built_in(name_or_path)
+    text, path = profile_text(name_or_path), Path(name_or_path)
+    name = path.stem if path.suffix == ".toml" else name_or_path
     try:
         data = tomllib.loads(text)
     # Beside its own error the parser lets out those of a number too long and of brackets nested too deep.
@@ -285,6 +282,12 @@ def load_profile(name_or_path: str, overrides: dict[str, Any] | None = None) -> 
         if isinstance(table, dict):  # anything else is refused below, with its own message
             table[field] = value
     return parse_profile(name, data)
+
+
+def profile_text(name_or_path: str) -> str:
+    """The TOML of a built-in profile, by name, or of a file. ProfileError as of `load_profile`."""
+    path = Path(name_or_path)
+    return _read(path) if path.suffix == ".toml" else _built_in(name_or_path)
 
 
 def parse_profile(name: str, data: dict[str, Any]) -> Profile:

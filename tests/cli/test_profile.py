@@ -57,6 +57,12 @@ def test_show_as_json_is_the_profile_and_its_bound() -> None:
     assert shown == load_profile("laptop").model_dump()
 
 
+@pytest.mark.parametrize("name", profile_names())
+def test_show_as_toml_is_a_file_to_begin_with(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.toml").write_text(profile("show", name, "--toml").stdout)
+    assert load_profile(str(tmp_path / f"{name}.toml")) == load_profile(name)
+
+
 def test_an_unbounded_profile_is_shown_to_have_no_bound(tmp_path: Path) -> None:
     file = tmp_path / "free.toml"
     file.write_text('[window]\npolicy = "unbounded"\n')

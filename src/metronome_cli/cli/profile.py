@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="List, show and check set-ups.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+AsToml = Annotated[bool, typer.Option("--toml", help="Print its file as it stands, to begin one's own with.")]
 Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Tell how many sessions so much memory beside the weights holds."),
@@ -64,7 +65,7 @@ def list_profiles(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(name: NameOrPath, memory: Memory = None, as_json: AsJson = False) -> None:
+def show(name: NameOrPath, memory: Memory = None, as_toml: AsToml = False, as_json: AsJson = False) -> None:
     """Show every value of a profile, what its model is, what its calls take of a memory, and what is refused.
 
     No weights are needed: a checkpoint that is not here yet is known by its name.
@@ -74,11 +75,15 @@ def show(name: NameOrPath, memory: Memory = None, as_json: AsJson = False) -> No
       metronome profile show laptop
       metronome profile show moshi --memory 80GiB
       metronome profile show ./mine.toml --json
+      metronome profile show moshi --toml
     """
-    from ..profile import load_profile
+    from ..profile import load_profile, profile_text
     from .room import bytes_of, room_of, session_blocks
 
     profile = load_profile(name)
+    if as_toml:
+        typer.echo(profile_text(name), nl=False)
+        return
     size, room = None if memory is None else bytes_of(memory), room_of(profile)
     if as_json:
         told = room.told(size) if room else None
