@@ -22,7 +22,7 @@ from metronome_cli.frame import Failed, Frame, Prefilled, Refused, Said, TickEve
 from metronome_cli.models.factory import build
 from metronome_cli.models.minicpm_encoder import Encoder
 from metronome_cli.models.minicpm_o import PARTS, PUBLISHED, MiniCpmChat, MiniCpmO, random_minicpm, read_sizes
-from metronome_cli.profile import Profile, parse_profile
+from metronome_cli.profile import Profile, Terms, parse_profile
 
 from .tiny_minicpm import RATE, Reference, save_shards, speech
 
@@ -320,6 +320,18 @@ def test_a_call_for_which_the_ears_have_no_place_is_refused(folder: Path) -> Non
     list(model.tick([Frame(session, speech(1, seed=session), clear=True) for session in (1, 2, 3)]))
     model.close(2)
     assert model.open(4, seed=0) is None
+
+
+def test_a_call_closed_within_a_tick_leaves_its_place_at_once(folder: Path) -> None:
+    """A caller who changes the session's instructions while others are answered: closed, and opened anew."""
+    model = MiniCpmO(profile(folder))
+    assert [model.open(session, seed=0) for session in (1, 2, 3)] == [None] * 3
+    for event in model.tick([Frame(session, speech(1, seed=session)) for session in (1, 2, 3)]):
+        if isinstance(event, Prefilled) and event.session == 1:
+            model.close(3)
+            assert model.open(3, seed=0, terms=Terms(instructions="Be kind.")) is None
+    events = list(model.tick([Frame(session, speech(1, seed=session)) for session in (1, 2, 3)]))
+    assert [event.session for event in events if isinstance(event, Prefilled)] == [1, 2, 3]
 
 
 def test_a_cancelled_unit_is_cut_and_the_call_goes_on(folder: Path) -> None:

@@ -289,6 +289,16 @@ def test_a_call_keeps_its_old_terms_where_it_cannot_have_others(window: int, err
     assert lanes.open_ones == {session.id}
 
 
+def test_a_call_that_its_model_does_not_take_back_is_live_no_more() -> None:
+    lanes = Lanes(1)
+    calls = sessions(lanes)
+    session = opened(calls)
+    lanes.room = 0
+    with pytest.raises(InputError):
+        calls.settle(session, Terms(window=32))
+    assert (calls.find(session.id), lanes.open_ones) == (None, set())
+
+
 def heard(session: Session) -> None:
     session.hear(samples(1), session.opened_at)
 

@@ -248,7 +248,8 @@ class Omni(Generic[State]):
         self._talks.cancel(session)
 
     def close(self, session: SessionId) -> None:
-        self._calls.pop(session, None)
+        if call := self._calls.pop(session, None):
+            del call.ear  # what it held is free at once, though a tick in progress still has the call
         self._talks.close(session)
 
     def blocks(self, session: SessionId) -> int:

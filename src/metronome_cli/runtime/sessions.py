@@ -207,6 +207,7 @@ class Sessions:
         """Give a call in which nothing was said yet its own terms, or leave it as it is.
 
         ProfileError when the profile does not give so much; InputError when it is too late, or the pool full.
+        A model that does not take the call back on the terms it had has lost it: it is live no more.
         """
         if not session.untouched:
             raise InputError("session_started", "session", "begun", "ask before the first audio or text")
@@ -215,13 +216,17 @@ class Sessions:
         try:
             refused = self._engine.open(session.id, seed, terms)
         except ProfileError:
-            self._engine.open(session.id, seed, session.terms)
+            self._take_back(session, seed)
             raise
         if refused:
-            self._engine.open(session.id, seed, session.terms)
+            self._take_back(session, seed)
             cure = "the KV pool has no room for that now; ask for less, or later"
             raise InputError(refused.reason, "session.metronome", terms.model_dump(exclude_none=True), cure)
         session.terms = terms
+
+    def _take_back(self, session: Session, seed: int) -> None:
+        if self._engine.open(session.id, seed, session.terms):
+            del self._live[session.id]
 
     def close(self, session: SessionId) -> None:
         """End a call and give back its blocks; one that is not live is no error."""

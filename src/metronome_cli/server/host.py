@@ -257,6 +257,8 @@ class Host:
         except InputError as error:
             refusal = messages.Rejected(session.id, error.code, error.field, str(error), message.event_id)
             self._tell(session.id, refusal)
+            if self._sessions.find(session.id) is None:
+                self._end(session.id, "session_failed", "the model had no room for it any more; call again")
         except ValueError as error:  # half a sample, or terms that are none: a gateway of ours checks both
             _log.error("a message that is none of ours is left out: %s", error)
 
