@@ -137,6 +137,19 @@ def token_bytes(file: Path) -> int:
     return int(json.loads(profile("show", str(file), "--json").stdout)["room"]["kv_bytes_per_token"])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "[" * 100_000, '{"num_hidden_layers": 2, "num_attention_heads": 0, "hidden_size": 4}'),
+        *('{"num_hidden_layers": "x", "num_attention_heads": 2}', '{"num_hidden_layers": 2, "head_dim": 4}'),
+    ],
+)
+def test_show_says_nothing_of_sizes_that_make_no_sense(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    file = write(tmp_path, "qwen3-omni", str(tmp_path), {})
+    assert json.loads(profile("show", str(file), "--json", "--memory", "1GiB").stdout)["room"] is None
+
+
 def test_show_reads_a_local_checkpoint_and_eight_bits_take_half(tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64}
     for number, config in enumerate(

@@ -76,7 +76,7 @@ def test_a_character_in_several_tokens_is_told_when_it_is_whole(tiny_chat: Path)
 def test_a_checkpoint_without_a_chat_template_is_refused(tiny_chat: Path, tmp_path: Path) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / file).write_bytes((tiny_chat / file).read_bytes())
-    with pytest.raises(AssetError, match="no tokenizer with a chat template"):
+    with pytest.raises(AssetError, match="no readable tokenizer with a chat template"):
         Chat(tmp_path, "Be brief.")
-    with pytest.raises(AssetError, match="no tokenizer with a chat template"):
+    with pytest.raises(AssetError, match="no readable tokenizer with a chat template"):
         Chat(tmp_path / "nowhere", "Be brief.")

@@ -399,6 +399,14 @@ def config(**changes: object) -> Callable[[Path], None]:
     return spoil
 
 
+def ears(**changes: object) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        said = json.loads((folder / "config.json").read_text())["audio_config"]
+        config(audio_config=said | changes)(folder)
+
+    return spoil
+
+
 def without(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
@@ -433,9 +441,19 @@ def no_markers(folder: Path) -> None:
         (config(audio_config=None), "no audio_config"),
         (config(quantization_config={"quant_method": "awq"}), "quantised"),
         (config(audio_pool_step=3), "audio_pool_step 3 is not supported"),
+        (config(audio_pool_step=0), "audio_pool_step 0 is not supported"),
+        (config(audio_pool_step=[]), r"no readable config\.json \(TypeError"),
+        (config(rope_theta="x"), "no readable rope_parameters"),
+        (config(vocab_size="x"), r"config\.json.*vocab_size"),
+        (
+            config(num_key_value_heads=3),
+            "= 4, which num_key_value_heads = 3 do not share",
+        ),
+        (ears(encoder_attention_heads=0), r"audio_config\.encoder_attention_heads = 0; use 1 or more"),
+        (ears(encoder_attention_heads=5), r"audio_config\.d_model = 32, which .* = 5 do not share"),
         (without("preprocessor_config.json"), r"preprocessor_config\.json .*download"),
         (processor(sampling_rate=24_000), r"sampling_rate 24000 is not supported; use 16000"),
-        (without("tokenizer.json"), "no tokenizer"),
+        (without("tokenizer.json"), "no readable tokenizer"),
         (no_markers, "does not know <unit>"),
         (without("model-00002-of-00002.safetensors"), "1 of its 2 safetensors files are missing"),
         (weights(lambda t: t.pop("apm.layers.1.fc1.bias")), r"weight apm\.layers\.1\.fc1\.bias is missing"),

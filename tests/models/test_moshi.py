@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -519,6 +520,28 @@ def test_a_folder_without_what_is_needed_is_named(folder: Path, tmp_path: Path, 
         Moshi(profile(copy))
     (copy / "config.json").write_text((copy / "config.json").read_text().replace('"constant"', '"reflect"'))
     with pytest.raises(AssetError, match=r"audio_encoder_config\.pad_mode = 'reflect' is not supported"):
+        Moshi(profile(copy))
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value", "says"),
+    [
+        ("", "num_codebooks", 0, r"num_codebooks = 0; use 1 or more"),
+        ("depth_decoder_config", "ffn_dim", -2, r"depth_decoder_config\.ffn_dim = -2; use 1 or more"),
+        ("audio_encoder_config", "num_hidden_layers", 0, r"audio_encoder_config\.num_hidden_layers = 0"),
+        ("audio_encoder_config", "upsampling_ratios", [0], r"upsampling_ratios = \[0\]; use 1 or more"),
+        ("audio_encoder_config", "num_filters", 10**12, r"num_filters = 1000000000000: no model has more"),
+        ("audio_encoder_config", "compress", "x", r"no readable config\.json|compress = 'x'"),
+    ],
+)
+def test_a_size_that_no_model_has_is_named(
+    folder: Path, tmp_path: Path, part: str, field: str, value: object, says: str
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    (config[part] if part else config)[field] = value
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(AssetError, match=says):
         Moshi(profile(copy))
 
 

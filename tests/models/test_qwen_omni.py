@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -319,7 +320,7 @@ FAULTS = [
     ("another", "'llama' is another model's; its kind of model reads qwen2_5_omni and"),
     ("no processor", r"no readable preprocessor_config\.json.*download"),
     ("other mels", "makes 80 mel bins.*the tower hears 16"),
-    ("no tokenizer", "no tokenizer with a chat template"),
+    ("no tokenizer", "no readable tokenizer with a chat template"),
     ("no markers", "its tokenizer has no audio_eos_token: download"),
 ]
 
@@ -330,6 +331,41 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_the_cure(
 ) -> None:
     with pytest.raises(AssetError, match=message):
         build(profile(qwen25, damaged(qwen25, tmp_path, change)))
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value", "says"),
+    [
+        (
+            "config",
+            "audio_config.encoder_attention_heads",
+            0,
+            r"_attention_heads = 0; use 1 or more",
+        ),
+        ("config", "audio_config.encoder_attention_heads", 3, r"d_model = 16, which .* = 3 do not share"),
+        ("config", "audio_config.activation_function", "x", "'x' is not supported, only 'gelu'"),
+        ("config", "audio_config.encoder_layers", 10**12, "no model has more than 4096"),
+        ("config", "text_config.model_type", "x", "text_config says model_type 'x'"),
+        ("config", "text_config.rope_parameters.mrope_section", [2, 1], "and a head has 4 frequencies"),
+        ("config", "text_config.num_attention_heads", 0, r"num_attention_heads = 0; use 1 or more"),
+        ("preprocessor_config", "hop_length", -1, "hop_length -1 and n_fft 400; 160 and 400 are supported"),
+        ("generation_config", "eos_token_id", "x", "eos_token_id = 'x': use the number of a token"),
+    ],
+)
+def test_a_value_that_no_model_has_is_named(
+    qwen25: TinyOmni, tmp_path: Path, file: str, field: str, value: object, says: str
+) -> None:
+    folder = shutil.copytree(qwen25.folder, tmp_path / "copy")
+    path = folder / f"{file}.json"
+    said = json.loads(path.read_text())
+    *parts, name = field.split(".")
+    part = said["thinker_config"] if parts else said
+    for each in parts:
+        part = part[each]
+    part[name] = value
+    path.write_text(json.dumps(said))
+    with pytest.raises(AssetError, match=says):
+        build(profile(qwen25, folder))
 
 
 def test_the_other_qwen_is_another_model(qwen25: TinyOmni) -> None:

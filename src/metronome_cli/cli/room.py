@@ -123,7 +123,7 @@ def cache_of(profile: Profile) -> Cache | None:
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         return next(_caches(config))
-    except (OSError, ValueError, StopIteration):
+    except (OSError, ValueError, RecursionError, StopIteration):
         known = kind.caches.get(name.rpartition("/")[2].lower())
         return known or (None if folder.exists() else kind.cache)
 
@@ -150,7 +150,16 @@ def _caches(config: Any) -> Iterator[Cache]:
         found = config
         for part in place:
             found = found.get(part) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping) and "num_hidden_layers" in found and "num_attention_heads" in found:
-            heads = found["num_attention_heads"]
-            size = found.get("head_dim") or found["hidden_size"] // heads
-            yield Cache(found["num_hidden_layers"], found.get("num_key_value_heads") or heads, size)
+        if not isinstance(found, Mapping):
+            continue
+        layers, heads = _count(found, "num_hidden_layers"), _count(found, "num_attention_heads")
+        size = _count(found, "head_dim") or (_count(found, "hidden_size") // heads if heads else 0)
+        shared = _count(found, "num_key_value_heads") or heads
+        if layers and shared and size:
+            yield Cache(layers, shared, size)
+
+
+def _count(config: Mapping[str, Any], field: str) -> int:
+    """What a field says that counts something; 0 where it says nothing of the kind."""
+    value = config.get(field)
+    return value if isinstance(value, int) and value > 0 else 0

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from ..errors import AssetError
 from .checkpoint import Checkpoint, Part
+from .config_file import check_counts, check_divides, read_config, readable
 from .decoder import Decoder, DecoderConfig, DecoderWeights, Experts, LayerWeights, Mlp
 from .linear import Linear
 from .rope import Rope, mrope_axes
@@ -30,6 +31,8 @@ _MIXED = ("qwen3_moe", "qwen3_omni_moe_text")
 # The sizes of a rotary position's three parts where config.json does not say.
 _MROPE = {"qwen2_5_omni_text": (16, 24, 24), "qwen3_omni_moe_text": (24, 20, 20)}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
 
 LayOut = Callable[..., Linear]  # of a weight and perhaps a bias
 
@@ -80,9 +83,14 @@ def read_decoder_config(folder: Path) -> DecoderConfig:
 
 def make_rope(source: PreTrainedConfig, folder: Path, dtype: torch.dtype) -> Rope:
     """Rotary frequencies as config.json asks: default, linear or llama3 scaling."""
+    with readable(folder, "rope_parameters in its config.json"):
+        return _rope(source, folder, dtype)
+
+
+def _rope(source: PreTrainedConfig, folder: Path, dtype: torch.dtype) -> Rope:
     parameters: dict[str, Any] = dict(source.rope_parameters)
     size = getattr(source, "head_dim", None) or source.hidden_size // source.num_attention_heads
-    axis = _axes(source, parameters)
+    axis = _axes(source, parameters, folder, size // 2)
     exponent = torch.arange(0, size, 2, dtype=torch.float64) / size
     inverse = torch.pow(float(parameters["rope_theta"]), -exponent)
     match parameters.get("rope_type", "default"):
@@ -96,11 +104,16 @@ def make_rope(source: PreTrainedConfig, folder: Path, dtype: torch.dtype) -> Rop
             raise AssetError(f"{folder}: rope_type {other!r} is not supported; use default, linear or llama3")
 
 
-def _axes(source: PreTrainedConfig, parameters: dict[str, Any]) -> Tensor | None:
-    """Which axis each frequency follows; None for text alone."""
+def _axes(
+    source: PreTrainedConfig, parameters: dict[str, Any], folder: Path, frequencies: int
+) -> Tensor | None:
+    """Which axis each of the frequencies follows; None for text alone."""
     if source.model_type not in _MROPE:
         return None
     section = parameters.get("mrope_section") or _MROPE[source.model_type]
+    if sum(section) != frequencies:
+        found = f"mrope_section = {section!r}, and a head has {frequencies} frequencies"
+        raise AssetError(f"{folder}: config.json says {found}: they are to add up to that")
     return mrope_axes(section, interleaved=source.model_type == "qwen3_omni_moe_text")
 
 
@@ -113,10 +126,7 @@ def _llama3(inverse: Tensor, parameters: dict[str, Any]) -> Tensor:
 
 
 def _read_config(folder: Path) -> PreTrainedConfig:
-    try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise AssetError(f"{folder}: no readable config.json of a known model ({error})") from None
+    config = read_config(folder)
     if config.model_type not in _FAMILIES:
         raise AssetError(
             f"{folder}: model_type {config.model_type!r} is not supported; use one of {', '.join(_FAMILIES)}"
@@ -146,6 +156,13 @@ def decoder_config(source: PreTrainedConfig, folder: Path) -> DecoderConfig:
     experts = source.num_experts if source.model_type in _MIXED else 0
     if experts and (source.decoder_sparse_step != 1 or source.mlp_only_layers):
         raise AssetError(f"{folder}: only a mixture of experts in every layer is supported")
+    inner = ("moe_intermediate_size", "num_experts_per_tok") if experts else ("intermediate_size",)
+    check_counts(folder, source, (*_COUNTS, *inner))
+    if getattr(source, "head_dim", None) is None:
+        check_divides(folder, source, "hidden_size", "num_attention_heads")
+    else:
+        check_counts(folder, source, ("head_dim",))
+    check_divides(folder, source, "num_attention_heads", "num_key_value_heads")
     return DecoderConfig(
         hidden=source.hidden_size,
         layers=source.num_hidden_layers,

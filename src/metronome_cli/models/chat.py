@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer
 
+from ..engine.config_file import read_json, readable
 from ..errors import AssetError
 
 # What a turn follows: nothing, an open answer, an end token; "turn": it goes on, for it is open already.
@@ -42,7 +43,7 @@ class Chat:
 
     def __init__(self, folder: Path, header: str, load: Callable[[Path], Any] = load_tokenizer) -> None:
         self._folder = folder
-        try:
+        with readable(folder, "tokenizer with a chat template"):
             tokenizer = load(folder)
             if tokenizer.chat_template is None:
                 tokenizer.chat_template = _template_beside(folder)
@@ -58,8 +59,6 @@ class Chat:
                 str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
                 for messages, prompt in ((system, False), (blank, False), (system, True), (again, True))
             )
-        except (OSError, ValueError, KeyError) as error:
-            raise AssetError(f"{folder}: no tokenizer with a chat template ({error})") from None
         self._tokenizer: Tokenizer = tokenizer.backend_tokenizer
         self._plain = Tokenizer.from_str(self._tokenizer.to_str())
         self._plain.encode_special_tokens = True  # typed text must not be able to end a turn
@@ -68,10 +67,11 @@ class Chat:
         self._head_around = around.split(_TOLD)
         self.opening = self._encode(prompted.removeprefix(head))  # from the header straight to an answer
         rest = whole.removeprefix(head)
-        self._first_turn, rest = rest.split(_ASKED)
-        answer, rest = rest.split(_ANSWERED)
+        with readable(folder, "chat template"):
+            self._first_turn, rest = rest.split(_ASKED)
+            answer, rest = rest.split(_ANSWERED)
+            self._next_turn, _ = rest.split(_ASKED_AGAIN)
         self.asks = self._encode(answer)  # from the end of a user's words to where the model answers
-        self._next_turn, _ = rest.split(_ASKED_AGAIN)
         self._named = partial(getattr, tokenizer)
         self.special = tuple(tokenizer.all_special_ids)
         self.ends = frozenset(_end_ids(folder, tokenizer.eos_token_id))
@@ -134,7 +134,10 @@ def _template_beside(folder: Path) -> str | None:
 def _end_ids(folder: Path, eos: int) -> Iterable[int]:
     """The tokenizer's end token and those of generation_config.json, which may list several."""
     yield eos
-    file = folder / "generation_config.json"
-    if file.exists():
-        more = json.loads(file.read_text("utf-8")).get("eos_token_id") or []
-        yield from [more] if isinstance(more, int) else more
+    if (folder / "generation_config.json").exists():
+        found = read_json(folder, "generation_config.json").get("eos_token_id") or []
+        more = found if isinstance(found, list) else [found]
+        if not all(isinstance(number, int) for number in more):
+            cure = "use the number of a token, or a list of such"
+            raise AssetError(f"{folder}: generation_config.json says eos_token_id = {found!r}: {cure}")
+        yield from more

@@ -53,7 +53,7 @@ def _check_type(thinker: str, kind: str) -> None:
         return
     try:
         found = json.loads((where(thinker) / "config.json").read_text("utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, RecursionError, AttributeError):
         return  # it is not here yet, or no checkpoint: its reader says which
     if found not in types:
         fit = [name for name, other in KINDS.items() if found in other.types]
@@ -62,16 +62,24 @@ def _check_type(thinker: str, kind: str) -> None:
         raise ProfileError("model.thinker", thinker, cure)
 
 
+def _unimportable(module: str, error: BaseException) -> str:
+    why = f"it cannot be imported ({type(error).__name__}: {error})"
+    if isinstance(error, ModuleNotFoundError) and error.name in (module, module.partition(".")[0]):
+        return f"{why}; put the folder that holds {module} into PYTHONPATH"
+    return f"{why}; mend {module}: `python -c 'import {module}'` shows where"
+
+
 def find(kind: str) -> type[TickEngine]:
     """The class of a kind, imported and not built. ProfileError as in `build`."""
     module, _, name = kind_of(kind).place.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), name, None)
+    except (Exception, SystemExit) as error:  # a module of the user's own may do anything
         if not is_own(kind):
             raise
-        cure = f"it cannot be imported ({error}); put the folder that holds {module} into PYTHONPATH"
-        raise ProfileError("model.kind", kind, cure) from None
+        raise ProfileError("model.kind", kind, _unimportable(module, error)) from error
+    if found is None:
+        raise ProfileError("model.kind", kind, f"module {module} has no attribute {name!r}: give its class")
     if missing := [method for method in _METHODS if not callable(getattr(found, method, None))]:
         cure = f"a model is a class with {', '.join(_METHODS)} (metronome_cli.frame.TickEngine); "
         raise ProfileError("model.kind", kind, cure + f"this one lacks {', '.join(missing)}")

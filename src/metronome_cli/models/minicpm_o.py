@@ -20,7 +20,6 @@ each second with zeros and empties the encoder's cache at each turn; here audio 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, WhisperConfig
 
 from ..engine.checkpoint import Checkpoint, count_weights
+from ..engine.config_file import check_counts, check_divides, read_json, readable
 from ..engine.decoder import Decoder
 from ..engine.device import device_of
 from ..engine.linear import products_of
@@ -55,6 +55,10 @@ PARTS = (
     "audio_projection_layer.",
 )  # of the keys; eyes (vpm, resampler) and voice (tts) stay out
 _VERSION = "4.5"
+_COUNTS = (
+    *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins"),
+    "max_source_positions",
+)
 _NO_THOUGHT = "<think>\n\n</think>\n\n"
 _ASKS = f"<|im_end|>\n<|im_start|>assistant\n{_NO_THOUGHT}"
 
@@ -230,10 +234,7 @@ class MiniCpmO(Omni[Hearing]):
 
 def read_sizes(folder: Path) -> Sizes:
     """What the folder's config.json says. AssetError when it is another model, quantised or unheard of."""
-    try:
-        found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise AssetError(f"{folder}: no readable config.json ({error})") from None
+    found = read_json(folder)
     kind, version = found.get("model_type"), str(found.get("version"))
     if kind != "minicpmo" or version != _VERSION:
         raise AssetError(
@@ -246,9 +247,10 @@ def read_sizes(folder: Path) -> Sizes:
             f"{folder}: config.json has no audio_config: without its ears the model is of no use"
         )
     others = ("model_type", "architectures", "auto_map", "vision_config", "tts_config", "slice_config")
-    text = Qwen3Config(**{name: value for name, value in found.items() if name not in others})
+    with readable(folder, "config.json"):
+        text = Qwen3Config(**{name: value for name, value in found.items() if name not in others})
+        sizes = Sizes(text, WhisperConfig(**audio), int(found.get("audio_pool_step", 5)))
     check_plain(text, folder)
-    sizes = Sizes(text, WhisperConfig(**audio), int(found.get("audio_pool_step", 5)))
     _check_ears(sizes, folder)
     return sizes
 
@@ -256,7 +258,9 @@ def read_sizes(folder: Path) -> Sizes:
 def _check_ears(sizes: Sizes, folder: Path) -> None:
     """AssetError when the audio part is not one that is streamed here."""
     audio = sizes.audio
-    if POSITIONS % sizes.pool:
+    check_counts(folder, audio, _COUNTS, "audio_config")
+    check_divides(folder, audio, "d_model", "encoder_attention_heads", "audio_config")
+    if sizes.pool < 1 or POSITIONS % sizes.pool:
         raise AssetError(
             f"{folder}: audio_pool_step {sizes.pool} is not supported; use a divisor of {POSITIONS}"
         )
@@ -266,12 +270,7 @@ def _check_ears(sizes: Sizes, folder: Path) -> None:
             f"{audio.activation_function!r}; {POSITIONS} or more and 'gelu' are supported"
         )
     file = folder / "preprocessor_config.json"
-    try:
-        said: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise AssetError(
-            f"{folder}: no readable preprocessor_config.json ({error}): download the whole model again"
-        ) from None
+    said = read_json(folder, file.name, "download the whole model again")
     known = {"sampling_rate": RATE, "hop_length": HOP, "n_fft": WINDOW, "feature_size": audio.num_mel_bins}
     for name, value in known.items():
         if said.get(name, value) != value:

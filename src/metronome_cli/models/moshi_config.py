@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
+from ..engine import config_file
 from ..engine.decoder import DecoderConfig
 from ..errors import AssetError
 
 RATE = 24_000  # samples per second, in and out
+FRAMES = 12.5  # a second, each a code of every book
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
     """config.json, once it is sure that the model it describes is read here. AssetError otherwise."""
-    try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise AssetError(f"{folder}: no readable config.json of a known model ({error})") from None
+    config = config_file.read_config(folder)
     if config.model_type != "moshi":
         raise AssetError(
             f"{folder}: model_type {config.model_type!r} is not supported by model.kind moshi; "
@@ -32,10 +31,30 @@ def read_config(folder: Path) -> PreTrainedConfig:
         raise AssetError(
             f"{folder}: quantised checkpoints are not read; use one in float32, bfloat16 or float16"
         )
+    for part, some, fields in _counted(config):
+        config_file.check_counts(folder, some, fields, part)
+        config_file.check_divides(folder, some, "hidden_size", "num_attention_heads", part)
     for field, found, read in _read_alone(config):
         if found != read:
             raise AssetError(f"{folder}: {field} = {found!r} is not supported, only {read!r}")
     return config
+
+
+def _counted(config: PreTrainedConfig) -> Iterator[tuple[str, PreTrainedConfig, tuple[str, ...]]]:
+    """(part, its config, what of it counts something)."""
+    every = (
+        *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+        "sliding_window",
+    )
+    voice = ("num_codebooks", "audio_vocab_size", "vocab_size", "ffn_dim")
+    codec = (
+        *("intermediate_size", "num_filters", "kernel_size", "last_kernel_size", "residual_kernel_size"),
+        *("upsampling_ratios", "num_residual_layers", "dilation_growth_rate", "compress", "upsample_groups"),
+        *("codebook_size", "codebook_dim", "num_quantizers", "num_semantic_quantizers"),
+    )
+    yield "", config, every + voice
+    yield "depth_decoder_config", config.depth_decoder_config, (*every, *voice, "input_size")
+    yield "audio_encoder_config", config.audio_encoder_config, every + codec
 
 
 def _read_alone(config: PreTrainedConfig) -> Iterator[tuple[str, object, object]]:
@@ -49,6 +68,7 @@ def _read_alone(config: PreTrainedConfig) -> Iterator[tuple[str, object, object]
     only = {
         "model_type": "mimi",
         "sampling_rate": RATE,
+        "frame_rate": FRAMES,
         "audio_channels": 1,
         "use_causal_conv": True,
         "trim_right_ratio": 1.0,

@@ -17,10 +17,10 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig
 
 from ..engine.checkpoint import Checkpoint
+from ..engine.config_file import readable
 from ..engine.decoder import Decoder, DecoderConfig, DecoderWeights, LayerWeights, Mlp
 from ..engine.linear import Linear
 from ..engine.weights import make_rope
-from ..errors import AssetError
 from .depth import DepthLayer, DepthWeights
 from .mimi import Mimi, Source
 from .moshi_config import read_config, sizes_of
@@ -201,11 +201,7 @@ def _depth_layer(depth: PreTrainedConfig, source: Source, prefix: str) -> DepthL
 
 
 def _read_words(folder: Path) -> Words:
-    try:
+    cure = "put the checkpoint's tokenizer.json and tokenizer_config.json beside its weights"
+    with readable(folder, "tokenizer", cure):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise AssetError(
-            f"{folder}: no readable tokenizer ({error}); put the checkpoint's tokenizer.json and "
-            "tokenizer_config.json beside its weights"
-        ) from None
     return Words(tokenizer.backend_tokenizer, frozenset({*PADS, *tokenizer.all_special_ids}))

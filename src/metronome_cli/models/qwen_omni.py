@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, WhisperFeatureExtractor
+from transformers import PreTrainedConfig, WhisperFeatureExtractor
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniAudioEncoderConfig
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeAudioEncoderConfig
 from transformers.utils import logging
 
 from ..engine.checkpoint import Checkpoint, Part, count_weights
+from ..engine.config_file import check_counts, check_divides, read_config, read_json, readable
 from ..engine.decoder import Decoder, DecoderConfig
 from ..engine.device import device_of
 from ..engine.linear import products_of
@@ -51,8 +52,14 @@ class _Family:
     mirrored: bool  # whether its processor mirrors the end of a clip; else it pads clips with silence
     size: str  # of engine.random_weights
     audio: Callable[..., PreTrainedConfig]  # whose defaults are the published tower
+    counts: tuple[str, ...]  # fields of its config that a tower is built of
 
 
+_HOP, _SEEN = 160, 400  # samples from one frame of features to the next, and of one
+_COUNTS = (
+    *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins"),
+    *("n_window", "output_dim", "max_source_positions"),
+)
 _QWEN25 = _Family(
     "qwen2_5_omni",
     "qwen2_5_omni_thinker",
@@ -60,6 +67,7 @@ _QWEN25 = _Family(
     mirrored=False,
     size="qwen2.5-7b",
     audio=Qwen2_5OmniAudioEncoderConfig,
+    counts=_COUNTS,
 )
 _QWEN3 = _Family(
     "qwen3_omni_moe",
@@ -68,6 +76,7 @@ _QWEN3 = _Family(
     mirrored=True,
     size="qwen3-30b-a3b",
     audio=Qwen3OmniMoeAudioEncoderConfig,
+    counts=(*_COUNTS, "n_window_infer", "downsample_hidden_size"),
 )
 _FAMILIES = {"qwen2.5-omni": _QWEN25, "qwen3-omni": _QWEN3}  # by model.kind
 
@@ -141,9 +150,7 @@ def _read_config(folder: Path, family: _Family) -> tuple[Any, str]:
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # it warns of a talker's ids of text, which are of another vocabulary
     try:
-        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise AssetError(f"{folder}: no readable config.json of a known model ({error})") from None
+        config: Any = read_config(folder)
     finally:
         logging.set_verbosity(level)
     if config.model_type not in (family.whole, family.thinker):
@@ -153,6 +160,15 @@ def _read_config(folder: Path, family: _Family) -> tuple[Any, str]:
     for some in (config, thinker, thinker.text_config):
         check_plain(some, folder)
     audio, text = thinker.audio_config, thinker.text_config
+    if text.model_type != f"{family.whole}_text":
+        raise AssetError(
+            f"{folder}: text_config says model_type {text.model_type!r}, which is another model's"
+        )
+    check_counts(folder, audio, family.counts, "audio_config")
+    check_divides(folder, audio, "d_model", "encoder_attention_heads", "audio_config")
+    if audio.activation_function != "gelu":
+        found = f"audio_config.activation_function {audio.activation_function!r}"
+        raise AssetError(f"{folder}: {found} is not supported, only 'gelu'")
     if audio.output_dim != text.hidden_size:
         sizes = f"audio_config.output_dim {audio.output_dim} and text_config.hidden_size {text.hidden_size}"
         raise AssetError(f"{folder}: {sizes} are to be the same")
@@ -161,11 +177,13 @@ def _read_config(folder: Path, family: _Family) -> tuple[Any, str]:
 
 def _read_extractor(folder: Path, config: Any) -> WhisperFeatureExtractor:
     """How the model's processor makes features. AssetError when that is not told, or is not the tower's."""
-    try:
+    cure = "it says how audio becomes features: download the model's files again"
+    read_json(folder, "preprocessor_config.json", cure)
+    with readable(folder, "preprocessor_config.json", cure):
         extractor = WhisperFeatureExtractor.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        cure = "it says how audio becomes features: download the model's files again"
-        raise AssetError(f"{folder}: no readable preprocessor_config.json ({error}); {cure}") from None
+    if (extractor.hop_length, extractor.n_fft) != (_HOP, _SEEN):
+        found = f"hop_length {extractor.hop_length!r} and n_fft {extractor.n_fft!r}"
+        raise AssetError(f"{folder}: preprocessor_config.json says {found}; {_HOP} and {_SEEN} are supported")
     bins = config.audio_config.num_mel_bins
     if extractor.sampling_rate != RATE or extractor.feature_size != bins:
         raise AssetError(
