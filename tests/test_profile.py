@@ -27,6 +27,13 @@ def refused(data: dict[str, Any]) -> ProfileError:
 
 
 @pytest.mark.parametrize("name", profile_names())
+def test_what_a_caller_misses_while_he_may_be_away_is_kept(name: str) -> None:
+    profile = load_profile(name)
+    if profile.model.speaks and profile.model.mode == "free":
+        assert profile.server.replay_bytes > 80_000 * profile.server.grace_s  # sound, its words, its events
+
+
+@pytest.mark.parametrize("name", profile_names())
 def test_a_built_in_profile_works_with_a_header_of_usual_length(name: str) -> None:
     profile = load_profile(name)
     assert profile.name == name

@@ -152,3 +152,14 @@ def test_a_text_without_sound_and_sound_without_text_say_nothing() -> None:
     mute.read("a word")
     wordless.hear(LOUD)
     assert spoken_errors([mute, wordless], ["a word", "a word"], same) is None
+
+
+def test_half_a_sample_at_the_end_costs_no_run(tmp_path: Path) -> None:
+    one = Spoken(0)
+    one.hear(LOUD)
+    one.hear(b"x")
+    assert write_all([one], tmp_path) == ["spoken/call-0000.wav"]
+    kept, _ = soundfile.read(tmp_path / "spoken/call-0000.wav", dtype="int16")
+    assert kept.tobytes() == LOUD
+    assert len(one.samples()) == RATE // 10
+    assert [Sound(pcm, "r").audible for pcm in (b"x", LOUD + b"x", QUIET + b"x")] == [False, True, False]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -297,6 +298,43 @@ def test_a_call_that_fails_ends_alone_and_its_last_frame_says_why(
     assert (kept[fails].failed, kept[fails].said, kept[goes_on].failed) == (failure.why, "", "")
     script.events = []
     assert stage.run(index=1).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "pcm", "why"),
+    [
+        ("a", b"123", "the model gave 3 bytes of sound, and not whole samples of 2 bytes"),
+        ("a", np.zeros(2, "<i2"), "the model gave ndarray of sound, and not whole samples of 2 bytes"),
+        (b"a", b"", "the model said bytes, and not text"),
+        (None, b"", "the model said NoneType, and not text"),
+    ],
+)
+def test_a_call_whose_words_cannot_be_passed_on_fails_alone(
+    stage: Stage, script: Script, text: Any, pcm: Any, why: str
+) -> None:
+    fails, goes_on = stage.open().id, stage.open().id
+    script.events = [Said(fails, text, pcm=pcm), Said(fails, "late"), Said(goes_on, "b", pcm=b"12")]
+    stage.run()
+    assert stage.failures == [Failed(fails, why)]
+    assert stage.words == [Said(goes_on, "b", pcm=b"12")]
+    assert script.open_ones == {goes_on}
+
+
+def test_a_model_that_tells_of_a_call_that_brought_nothing_is_not_heeded(
+    stage: Stage, script: Script
+) -> None:
+    first = stage.open().id
+    script.events = [Prefilled(first, 1), Said(first + 1, "early"), Failed(first + 1, "early")]
+    stage.meanwhile = {1: stage.open}
+    stage.run()
+    assert (stage.words, stage.failures, len(stage.calls)) == ([], [], 2)
+
+
+def test_what_is_no_event_stops_the_beat_by_its_name(stage: Stage, script: Script) -> None:
+    stage.open()
+    script.events = ["hello"]  # type: ignore[list-item]
+    with pytest.raises(MetronomeError, match="told of str, which is no"):
+        stage.run()
 
 
 def test_a_call_that_is_gone_already_cannot_fail(stage: Stage, script: Script) -> None:

@@ -66,7 +66,7 @@ class Sound:
     @property
     def audible(self) -> bool:
         """Whether somebody would call it sound: a model that never rests sends its silence too."""
-        samples = np.frombuffer(self.pcm, "<i2").astype(np.float32) / 32768
+        samples = np.frombuffer(self.pcm[: len(self.pcm) // 2 * 2], "<i2").astype(np.float32) / 32768
         return len(samples) > 0 and float(samples @ samples) > SOUND * len(samples)
 
 

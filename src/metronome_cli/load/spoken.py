@@ -48,9 +48,14 @@ class Spoken:
         if text and not self.is_full:
             self._text.append(text)
 
+    @property
+    def whole(self) -> NDArray[np.int16]:
+        """The samples: half of one at the end is left out, which a stranger's server may have sent."""
+        return np.frombuffer(bytes(self.pcm[: len(self.pcm) // 2 * 2]), "<i2")
+
     def samples(self) -> NDArray[np.float32]:
         """What was heard as somebody at RATE hears it."""
-        samples = np.multiply(np.frombuffer(bytes(self.pcm), "<i2"), 1 / 32768, dtype=np.float32)
+        samples = np.multiply(self.whole, 1 / 32768, dtype=np.float32)
         return at_rate(samples, RATE, SPEAKING_RATE) if len(samples) else samples
 
 
@@ -61,8 +66,7 @@ def write_all(spoken: Sequence[Spoken], folder: Path) -> list[str]:
         if one.pcm:
             (folder / FOLDER).mkdir(exist_ok=True)
             names.append(f"{FOLDER}/call-{one.call:04}.wav")
-            samples = np.frombuffer(bytes(one.pcm), "<i2")
-            soundfile.write(folder / names[-1], samples, SPEAKING_RATE, subtype="PCM_16")
+            soundfile.write(folder / names[-1], one.whole, SPEAKING_RATE, subtype="PCM_16")
     return names
 
 

@@ -88,8 +88,9 @@ class Beat:
     def _step(self, frames: Sequence[Frame], records: dict[SessionId, FrameRecord]) -> None:
         """Run the model, stamp what it tells, and let every token leave at once."""
         ended = {frame.session: frame.commit for frame in frames}
-        for event in self._engine.tick(frames):
-            session = self._sessions.find(event.session)
+        for told in self._engine.tick(frames):
+            event = _heeded(told)
+            session = self._sessions.find(event.session) if event.session in records else None
             # The model may have told of a call just before it was closed or its reply cancelled.
             if session and not (session.cancelled and isinstance(event, Said)):
                 if isinstance(event, Stalled) and records[event.session].prefilled is None:
@@ -167,6 +168,25 @@ class Beat:
                 f"the KV pool lost count: {usage.leased} of {usage.total} blocks leased, calls hold {held}"
             )
         return usage
+
+
+def _heeded(event: TickEvent) -> TickEvent:
+    """`event`, or its call's failure where what is said cannot be passed on: a model may be a user's own.
+
+    MetronomeError when it is no event at all.
+    """
+    match event:
+        case Said(session, text, pcm=pcm):
+            if not isinstance(text, str):
+                return Failed(session, f"the model said {type(text).__name__}, and not text")
+            if not isinstance(pcm, bytes) or len(pcm) % 2:
+                found = f"{len(pcm)} bytes" if isinstance(pcm, bytes) else type(pcm).__name__
+                return Failed(session, f"the model gave {found} of sound, and not whole samples of 2 bytes")
+        case Prefilled() | Stalled() | Failed():
+            pass
+        case _:
+            raise MetronomeError(f"the model told of {type(event).__name__}, which is no frame.TickEvent")
+    return event
 
 
 def _stamp(frame: FrameRecord, event: TickEvent, now: float) -> None:

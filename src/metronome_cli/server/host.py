@@ -34,6 +34,7 @@ from .settings import unmet
 
 _BREATH = 256  # messages taken at a time; they cost tens of microseconds each
 _SILENT_PERIODS = 3  # reaper periods: a machine that is busy for one must not end all calls of a gateway
+_LONGEST_WHY = 1000  # characters of what a model tells of a failed call
 _FORGOTTEN_S = 60.0  # a gateway silent for so long hears no more of ticks
 
 _log = logging.getLogger(__name__)
@@ -123,8 +124,9 @@ class Host:
             self._tell(frame.session, messages.ReplyLost(frame.session))
 
     def failed(self, call: Failed) -> None:
-        _log.error("session %d is closed: %s", call.session, call.why)
-        self._end(call.session, "session_failed", call.why)
+        why = str(call.why)[:_LONGEST_WHY]
+        _log.error("session %d is closed: %s", call.session, why)
+        self._end(call.session, "session_failed", why)
 
     def frame_done(self, frame: FrameRecord, tick: TickRecord) -> None:
         event = TickEvent(
