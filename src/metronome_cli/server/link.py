@@ -20,6 +20,7 @@ from .upbeat import Upbeat
 
 _HEARTBEATS = 4  # per reaper period: one may be late without harm
 _ANSWER_S = 10.0  # an engine that does not answer for so long is refused for
+_LATE_FRAMES = 2  # and those that a beat may be late beside
 
 
 class Caller(Protocol):
@@ -47,6 +48,7 @@ class EngineLink:
         self.deaths = 0
         self.highest = 0  # session number so far,
         self.unheard = 0  # and how many may have been given of which we never heard
+        self._beat_at = 0.0  # when the engine was ready, or told of its latest tick
         self._engine_state: Literal["starting", "ok", "restarting", "engine_dead"] = "starting"
         self._profile = profile
         self._clock = clock
@@ -59,8 +61,16 @@ class EngineLink:
 
     @property
     def state(self) -> str:
-        """ok, or why no call is let in: starting, restarting, engine_dead, draining."""
-        return "draining" if self.draining and self._engine_state == "ok" else self._engine_state
+        """ok, or why no call is let in: starting, restarting, engine_dead, draining, engine_busy.
+
+        Busy is an engine without a beat for so long that nobody knows whether another will come.
+        """
+        if self._engine_state != "ok":
+            return self._engine_state
+        if self.draining:
+            return "draining"
+        silent_s = self._clock.now() - self._beat_at
+        return "ok" if silent_s <= _ANSWER_S + _LATE_FRAMES * self._profile.beat.frame_s else "engine_busy"
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(work) for work in self._works()]
@@ -163,6 +173,7 @@ class EngineLink:
             case messages.TurnedAway(request, reason, retry_after_s):
                 self._turn_away(request, Refused(reason, retry_after_s))
             case messages.Beat():
+                self._beat_at = self._clock.now()
                 self.metrics.beat(message)
                 self.upbeat.beat(message.tick.due)
                 if self.on_beat:
@@ -172,7 +183,7 @@ class EngineLink:
                     caller.heed(message)
 
     def _is_ready(self, told: messages.Ready) -> None:
-        self._engine_state = "ok"
+        self._engine_state, self._beat_at = "ok", self._clock.now()
         self.metrics.engine_ready(told)
         if not self._ready.done():
             self._ready.set_result(None)
