@@ -192,9 +192,8 @@ class Talks:
         for talk in talks:
             talk.rests = False
             if talk.speaking and not talk.inbox and not self.engine.has_pending(talk.engine_session):
-                talk.inbox.add(
-                    list(self._chat.opening)
-                )  # cancelled, or lost in a stall: begin the reply anew
+                # Cancelled, or lost in a stall: begin the reply anew.
+                talk.inbox.add(list(self._chat.opening))
         pieces = [talk.inbox.take(most) for talk in talks]
         asks = [talk.speaking and not talk.inbox for talk in talks]
         output = self._step(talks, pieces, asks, ahead=self._profile.beat.tau > 1)
