@@ -47,7 +47,9 @@ class Ears:
     rate = 16_000
     open = Level
 
-    def hear(self, calls: Sequence[Level], pieces: Sequence[NDArray[np.float32]]) -> list[torch.Tensor]:
+    def hear(
+        self, calls: Sequence[Level], pieces: Sequence[NDArray[np.float32]], ends: Sequence[bool]
+    ) -> list[torch.Tensor]:
         for call, piece in zip(calls, pieces, strict=True):
             now = float(np.abs(piece).sum()) / max(1, len(piece))
             call.paused = call.loud > 0.02 > now
@@ -99,7 +101,8 @@ class Toy:
         return None
 
     def tick(self, frames: Sequence[Frame]) -> Iterator[TickEvent]:
-        heard = self.ears.hear([self.calls[f.session].ear for f in frames], [f.audio for f in frames])
+        ears, audio = [self.calls[f.session].ear for f in frames], [f.audio for f in frames]
+        heard = self.ears.hear(ears, audio, [f.commit > 0 for f in frames])
         reads: dict[int, torch.Tensor] = {}
         for frame, heard_TH in zip(frames, heard, strict=True):
             if not heard_TH.isfinite().all():

@@ -20,17 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import Qwen3Config, WhisperConfig
 
-from metronome_cli.clock import SystemClock
 from metronome_cli.models.minicpm_encoder import POSITIONS, cache_bytes, most_kept
 from metronome_cli.models.minicpm_o import MiniCpmChat, MiniCpmO, Sizes, random_minicpm
 from metronome_cli.models.omni import Markers
 from metronome_cli.profile import Profile, load_profile
-from metronome_cli.report import new_report
 
-from .omni import Bench, say
+from .omni import Bench, answer, arguments, say
 from .tokens import save_tokenizer
 
-RESULTS = Path(__file__).parent / "results"
 PROFILE = "minicpm-o-4.5"
 HEADER = "Hello."  # in the tokens of bytes that random weights get, as long as a real header
 MARKERS = (
@@ -100,27 +97,7 @@ def build(options: argparse.Namespace) -> tuple[MiniCpmO, Profile]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--calls", type=int, nargs="+", default=[1, 32, 96, 192, 256])
-    parser.add_argument("--frames", type=int, default=30)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--kv", choices=["model", "fp8"])
-    parser.add_argument("--tiny", action="store_true", help="small random parts, to try the script")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    clock = SystemClock()
-    begun = clock.now()
-    model, profile = build(options)
-    started = say({"start_s": round(clock.now() - begun, 1)})
-    bench = MiniCpmBench(model, profile, options.device)
-    rows = [bench.row(calls, options.frames) for calls in options.calls]
-    report = new_report("eval-models-minicpm", profile, clock, 0)
-    report.results = {"rows": rows, "memory": bench.memory(options.device)} | started
-    out = options.out or RESULTS / PROFILE
-    out.mkdir(parents=True, exist_ok=True)
-    report.save(out)
+    answer("eval-models-minicpm", arguments(__doc__, [1, 32, 96, 192, 256]).parse_args(), build, MiniCpmBench)
 
 
 if __name__ == "__main__":

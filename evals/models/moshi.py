@@ -14,7 +14,6 @@ are old before anything is measured. For each number of calls:
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +34,9 @@ from metronome_cli.models.moshi_weights import random_parts
 from metronome_cli.profile import Profile, load_profile
 from metronome_cli.report import new_report
 from metronome_cli.stats import percentiles
+
+from .. import aged
+from .omni import say, waits
 
 RESULTS = Path(__file__).parent / "results"
 BUDGET_S = 0.08
@@ -79,11 +81,8 @@ def real() -> MoshiConfig:
 def age(model: Moshi, session: int, positions: int) -> None:
     """Make a call as old as if it had so many positions behind it. Its cache holds whatever lay there."""
     call = model._calls[session]
-    found = model.engine._sessions[call.number]
-    while found.lane.length < positions:
-        found.lane.extend(min(model.engine.max_append, positions - found.lane.length))
-        found.lane.retire()
-    found.rotary_end = call.position = positions
+    aged.age(model.engine, call.number, positions)
+    call.position = positions
 
 
 def frames(calls: int, sound: NDArray[np.float32], number: int) -> list[Frame]:
@@ -157,8 +156,7 @@ def measure(model: Moshi, calls: int, count: int, wait: Callable[[], None]) -> d
         "parts_share": {name: round(seconds / whole, 3) for name, seconds in spent.items()},
         "in_time": bool(max(np.percentile(of_speech, 99), np.percentile(of_silence, 99)) <= BUDGET_S),
     }
-    print(json.dumps(row), flush=True)
-    return row
+    return say(row)
 
 
 def memory(model: Moshi, profile: Profile, config: MoshiConfig) -> dict[str, Any]:
@@ -174,8 +172,7 @@ def memory(model: Moshi, profile: Profile, config: MoshiConfig) -> dict[str, Any
         "slot_bytes": model.streams.slot_bytes,
         "slot_bytes_foretold": codec_bytes(config),
     }
-    print(json.dumps(row), flush=True)
-    return row
+    return say(row)
 
 
 def build(options: argparse.Namespace, config: MoshiConfig) -> tuple[Moshi, Profile]:
@@ -194,10 +191,6 @@ def build(options: argparse.Namespace, config: MoshiConfig) -> tuple[Moshi, Prof
     return Moshi(profile, random_parts(config, dtype, torch.device(options.device), most)), profile
 
 
-def _at_once() -> None:
-    """A CPU has done what it was told."""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -208,13 +201,13 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small random parts, to try the script")
     parser.add_argument("--out", type=Path, default=RESULTS / "moshi")
     options = parser.parse_args()
-    wait: Callable[[], None] = torch.cuda.synchronize if options.device == "cuda" else _at_once
+    wait = waits(options.device)
     config = tiny() if options.tiny else real()
     begun = time.perf_counter()
     model, profile = build(options, config)
     wait()
     started = {"start_s": round(time.perf_counter() - begun, 1)}
-    print(json.dumps(started), flush=True)
+    say(started)
     rows = [measure(model, calls, options.frames, wait) for calls in options.calls]
     report = new_report("eval-models-moshi", profile, SystemClock(), 0)
     report.results = {"rows": rows, "memory": memory(model, profile, config)} | started

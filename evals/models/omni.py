@@ -12,9 +12,11 @@ Windows are full and calls are old before anything is measured. In a row, for so
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,12 @@ from metronome_cli.engine.kv_pool import FP8
 from metronome_cli.frame import Frame, Said
 from metronome_cli.models.omni import Omni
 from metronome_cli.profile import Profile
+from metronome_cli.report import new_report
 from metronome_cli.stats import percentiles
 
+from ..aged import age
+
+RESULTS = Path(__file__).parent / "results"
 SOUNDS = 16  # different frames of noise that callers send
 PARTS = ("ears", "prefill", "decode")
 
@@ -40,7 +46,7 @@ class Bench:
 
     def __init__(self, model: Omni[Any], profile: Profile, device: str) -> None:
         self.model, self.profile = model, profile
-        self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _at_once
+        self._wait = waits(device)
         samples = round(profile.beat.frame_s * profile.model.rate)
         self._speech = np.random.default_rng(0).standard_normal((SOUNDS, samples), np.float32) * 0.1
         self._silence = np.zeros_like(self._speech)
@@ -88,14 +94,10 @@ class Bench:
 
     def _age(self, call: int, tokens: int) -> None:
         """Make a call as old as if it had so many tokens behind it. Its cache holds whatever lay there."""
-        talk, engine = self.model._calls[call].talk, self.model._engine
-        found = engine._sessions[talk.engine_session]
+        talk = self.model._calls[call].talk
         talk.inbox.take(len(talk.inbox))
         talk.settled = "answer"
-        while found.lane.length < tokens:
-            assert found.lane.extend(min(engine.max_append, tokens - found.lane.length))
-            found.lane.retire()
-        found.rotary_end = tokens
+        age(self.model._engine, talk.engine_session, tokens)
 
     def _ticks(self, calls: int, sound: NDArray[np.float32], count: int) -> list[float]:
         """Seconds of each of `count` ticks in which every call says tau tokens."""
@@ -140,6 +142,42 @@ class Bench:
             yield spent
         finally:
             ears.hear, engine.step = hear, step  # type: ignore[method-assign]
+
+
+def arguments(about: str | None, calls: Sequence[int]) -> argparse.ArgumentParser:
+    """What every script here takes; `calls`: to be held where nothing else is said."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, nargs="+", default=calls)
+    parser.add_argument("--frames", type=int, default=30)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--kv", choices=["model", "fp8"])
+    parser.add_argument("--tiny", action="store_true", help="small random parts, to try the script")
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def answer(
+    command: str,
+    options: argparse.Namespace,
+    build: Callable[[argparse.Namespace], tuple[Any, Profile]],
+    kind: type[Bench] = Bench,
+) -> None:
+    """Build the model, measure all rows, keep the report."""
+    begun = _clock.now()
+    model, profile = build(options)
+    started = say({"start_s": round(_clock.now() - begun, 1)})
+    bench = kind(model, profile, options.device)
+    rows = [bench.row(calls, options.frames) for calls in options.calls]
+    report = new_report(command, profile, _clock, 0)
+    report.results = {"rows": rows, "memory": bench.memory(options.device)} | started
+    out = options.out or RESULTS / profile.name
+    out.mkdir(parents=True, exist_ok=True)
+    report.save(out)
+
+
+def waits(device: str) -> Callable[[], None]:
+    """What waits until a device has done what it was told; a CPU has."""
+    return torch.cuda.synchronize if device == "cuda" else _at_once
 
 
 def say(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,18 +14,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from metronome_cli.clock import SystemClock
 from metronome_cli.engine.decoder import DecoderConfig
 from metronome_cli.models.chat import Chat
 from metronome_cli.models.omni import Omni
 from metronome_cli.models.qwen_omni import random_omni
 from metronome_cli.profile import Profile, load_profile
-from metronome_cli.report import new_report
 
-from .omni import Bench, say
+from .omni import answer, arguments
 from .tokens import save_tokenizer
 
-RESULTS = Path(__file__).parent / "results"
 PROFILES = ("qwen2.5-omni-7b", "qwen3-omni-30b")
 HEADER = "Hello."  # in the tokens of bytes that random weights get, as long as a real header
 TOWER = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32, "d_model": 16}
@@ -53,28 +50,9 @@ def build(options: argparse.Namespace) -> tuple[Omni[Any], Profile]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, [1, 32, 64, 128, 256])
     parser.add_argument("profile", choices=PROFILES)
-    parser.add_argument("--calls", type=int, nargs="+", default=[1, 32, 64, 128, 256])
-    parser.add_argument("--frames", type=int, default=30)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--kv", choices=["model", "fp8"])
-    parser.add_argument("--tiny", action="store_true", help="small random parts, to try the script")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    clock = SystemClock()
-    begun = clock.now()
-    model, profile = build(options)
-    started = say({"start_s": round(clock.now() - begun, 1)})
-    bench = Bench(model, profile, options.device)
-    rows = [bench.row(calls, options.frames) for calls in options.calls]
-    report = new_report("eval-models-qwen", profile, clock, 0)
-    report.results = {"rows": rows, "memory": bench.memory(options.device)} | started
-    out = options.out or RESULTS / options.profile
-    out.mkdir(parents=True, exist_ok=True)
-    report.save(out)
+    answer("eval-models-qwen", parser.parse_args(), build)
 
 
 if __name__ == "__main__":

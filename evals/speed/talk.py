@@ -15,6 +15,7 @@ from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, Sessio
 from metronome_cli.profile import OWN, Terms
 from metronome_cli.window import Policy
 
+from ..aged import age
 from .tower import Tower
 
 
@@ -51,11 +52,7 @@ class RandomTalk:
 
     def age(self, session: SessionId, tokens: int) -> None:
         """Make a call as old as if it had so many tokens behind it. Its cache holds whatever lay there."""
-        found = self.engine._sessions[self._numbers[session]]
-        while found.lane.length < tokens:
-            found.lane.extend(min(self.engine.max_append, tokens - found.lane.length))
-            found.lane.retire()
-        found.rotary_end = tokens
+        age(self.engine, self._numbers[session], tokens)
 
     def hear(self, sessions: Sequence[SessionId], tokens: int) -> None:
         """Let some calls hear so many tokens each."""

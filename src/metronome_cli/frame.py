@@ -35,6 +35,10 @@ class Frame:
     most: int = 0  # tokens of a reply to nobody's asking; 0 leaves that to the model
     reply: int | None = None  # answer now, in at most so many tokens
 
+    def most_tokens(self, limit: int) -> int:
+        """Tokens that a reply to it may have, from a model that gives at most `limit`."""
+        return min((self.most if self.reply is None else self.reply) or limit, limit)
+
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:

@@ -7,7 +7,7 @@ Ignores: what a step computes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -15,10 +15,13 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 2
 
 
 class Graphs:
-    """`compute(n)` captured for every bucket n; it must read and write the same memory each time."""
+    """`compute(n)` captured for every bucket n, in rising order; by default BUCKETS.
 
-    def __init__(self, compute: Callable[[int], None]) -> None:
-        self._buckets = BUCKETS
+    It must read and write the same memory each time.
+    """
+
+    def __init__(self, compute: Callable[[int], None], buckets: Sequence[int] | None = None) -> None:
+        self._buckets = buckets or BUCKETS
         self._compute = compute
         self._captured: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -30,6 +33,10 @@ class Graphs:
     def bucket(self, tokens: int) -> int:
         """What a step of so many tokens, at most `most`, is rounded up to."""
         return self._buckets[bisect_left(self._buckets, tokens)]
+
+    @property
+    def are_captured(self) -> bool:
+        return bool(self._captured)
 
     def capture(self) -> None:
         """Capture all, the largest first: smaller ones then find room in the memory that it took."""

@@ -114,8 +114,7 @@ class NullModel:
         if self._free:
             call.said = 0 if times else call.said  # interrupted
             return
-        most = frame.most if frame.reply is None else frame.reply
-        call.asked.extend([min(most or len(REPLY), len(REPLY))] * (times or frame.reply is not None))
+        call.asked.extend([frame.most_tokens(len(REPLY))] * (times or frame.reply is not None))
         if call.asked and not call.speaking:
             call.said, call.speaking, call.most = 0, True, call.asked.popleft()
 

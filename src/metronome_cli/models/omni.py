@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..engine.decoder import Decoder
@@ -30,38 +29,18 @@ from ..frame import Failed, Frame, KvUsage, Prefilled, Refused, SessionId, Stall
 from ..profile import OWN, Profile, Terms
 from ..window import Policy, Unbounded
 from .chat import Chat
+from .parts import Ears, State
 from .pauses import Pauses
 from .talk import Piece, Talk, Talks, owned
-
-State = TypeVar("State")
 
 MOST_WAITING = 8192  # positions of audio that one call may have waiting; with a window, at most its length
 
 
-class OmniEars(Protocol[State]):
-    """Audio into embeddings of the backbone, streaming, all due calls in one batch (parts.Ears).
-
-    A call's state is bounded. Rows of a call whose audio cannot be heard (NaN) are not finite, and no other
-    call's rows change by it.
-    """
-
-    rate: int  # samples per second that it takes
-
-    def open(self) -> State:
-        """A new call's state."""
-        ...
+class OmniEars(Ears[State], Protocol[State]):
+    """Ears that say beforehand how much a frame becomes, and give embeddings of the backbone."""
 
     def positions(self, samples: int) -> int:
         """Most positions that so many samples become, by themselves."""
-        ...
-
-    def hear(
-        self, calls: Sequence[State], pieces: Sequence[NDArray[np.float32]], ends: Sequence[bool]
-    ) -> list[Tensor]:
-        """A frame of each call (mono, `rate`, -1..1, any length): embeddings [T, hidden], T perhaps 0.
-
-        What is too short waits in the call's state; where `ends`, an utterance ends and nothing is to wait.
-        """
         ...
 
 
@@ -274,8 +253,7 @@ class Omni(Generic[State]):
         """Make turns of a frame, and move what can be read to the inbox."""
         heard: list[Piece] = [self._markers.before, embedded_TE, self._markers.after]
         audio = heard if len(embedded_TE) else []
-        limit = self._profile.model.max_reply
-        most = min((frame.most if frame.reply is None else frame.reply) or limit, limit)
+        most = frame.most_tokens(self._profile.model.max_reply)
         if self._free:
             self._take_free(call, frame, audio, most)
         else:

@@ -28,10 +28,14 @@ class Ears(Protocol[State]):
         """A new call's state."""
         ...
 
-    def hear(self, calls: Sequence[State], pieces: Sequence[NDArray[np.float32]]) -> list[Tensor]:
+    def hear(
+        self, calls: Sequence[State], pieces: Sequence[NDArray[np.float32]], ends: Sequence[bool]
+    ) -> list[Tensor]:
         """A frame of each call (mono, `rate`, -1..1, any length): embeddings [T, hidden] or codes [T, books].
 
-        T may be 0: what is too short for a position waits in the call's state.
+        T may be 0: what is too short for a position waits in the call's state; where `ends`, an utterance
+        ends and nothing is to wait. Rows of a call whose audio cannot be heard (NaN) are not finite, and no
+        other call's rows change by it.
         """
         ...
 

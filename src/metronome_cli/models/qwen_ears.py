@@ -57,7 +57,7 @@ class QwenEars:
     def hear(
         self, calls: Sequence[Waiting], pieces: Sequence[NDArray[np.float32]], ends: Sequence[bool]
     ) -> list[Tensor]:
-        """Embeddings [T, hidden] of each call's clip, as `OmniEars.hear`. NaN stays within its call."""
+        """Embeddings [T, hidden] of each call's clip, as `parts.Ears.hear`. NaN stays within its call."""
         clips = [self._cut(call, piece, end) for call, piece, end in zip(calls, pieces, ends, strict=True)]
         heard = [self._nothing] * len(clips)
         # By length, so that few are padded much.

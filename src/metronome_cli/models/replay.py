@@ -1,17 +1,16 @@
 """A computation over the first rows of fixed buffers: as it is written, or from CUDA graphs.
 
-Knows:   how many rows a batch is rounded up to, capturing and replaying.
+Knows:   how many rows a batch is rounded up to, and where there are graphs to do it.
 Ignores: what is computed. It must read and write the same memory each time, and never wait for the host.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
 
-from ..engine.graphs import BUCKETS
+from ..engine.graphs import BUCKETS, Graphs
 
 
 class Replay:
@@ -19,29 +18,21 @@ class Replay:
 
     def __init__(self, compute: Callable[[int], None], most: int, device: torch.device) -> None:
         self._compute = compute
-        is_cuda = device.type == "cuda"
-        self._sizes = sorted({size for size in BUCKETS if size < most} | {most}) if is_cuda else []
-        self._captured: dict[int, torch.cuda.CUDAGraph] = {}
+        sizes = sorted({size for size in BUCKETS if size < most} | {most})
+        self._graphs = Graphs(compute, sizes) if device.type == "cuda" else None
 
     def rounded(self, rows: int) -> int:
         """How many rows a batch of so many computes."""
-        return self._sizes[bisect_left(self._sizes, rows)] if self._sizes else rows
+        return self._graphs.bucket(rows) if self._graphs else rows
 
     def capture(self) -> None:
-        """Capture every size, the largest first: smaller ones then find room in the memory that it took."""
-        memory = None
-        for size in reversed(self._sizes):
-            self._compute(size)  # chooses and compiles what it needs, which a capture could not
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=memory):
-                self._compute(size)
-            memory = graph.pool()
-            self._captured[size] = graph
+        """Capture every size, where the device has graphs."""
+        if self._graphs:
+            self._graphs.capture()
 
     def __call__(self, rows: int) -> None:
         size = self.rounded(rows)
-        if size in self._captured:
-            self._captured[size].replay()
+        if self._graphs and self._graphs.are_captured:
+            self._graphs.replay(size)
         else:
             self._compute(size)

@@ -113,8 +113,7 @@ class TextModel:
 
     def _take(self, call: _Call, frame: Frame) -> None:
         """Make turns of a frame's texts: at once in a duplex call, else when a reply is asked for."""
-        limit = self._profile.model.max_reply
-        most = min((frame.most if frame.reply is None else frame.reply) or limit, limit)
+        most = frame.most_tokens(self._profile.model.max_reply)
         call.held.extend(frame.texts)
         if self._free or frame.duplex:
             turns = list(call.held)
