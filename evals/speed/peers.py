@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metronome_cli.engine.blocks import BlockPool
-from metronome_cli.engine.kernels.attention import attend, splits_for
+from metronome_cli.engine.kernels.attention import MOST_SPLIT, attend, splits_for
 from metronome_cli.engine.kv_pool import LayerMemory
 from metronome_cli.engine.layout import lay_out
 from metronome_cli.engine.random_weights import SIZES
@@ -55,12 +55,13 @@ def attention(card: Card) -> list[dict[str, Any]]:
             keys, values = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2))
             query = torch.randn(batch, queries, 128, dtype=torch.bfloat16, device="cuda")
             splits = splits_for(batch, kv_heads)
+            arrived = torch.zeros(MOST_SPLIT, dtype=torch.int32, device="cuda")
 
             layers = [LayerMemory(k, v, k, v, None) for k, v in zip(keys, values, strict=True)]
 
             def ours(q: Tensor = query, of: Sequence[LayerMemory] = layers, s: int = splits) -> None:
                 for layer in of:
-                    attend(q, q, layer, tasks, table, tokens=1, splits=s)  # noqa: B023
+                    attend(q, q, layer, tasks, table, arrived, tokens=1, splits=s)  # noqa: B023
 
             moved = 2 * 2 * batch * kv_heads * 1044 * 128
             ours_ms = milliseconds(ours) / 3

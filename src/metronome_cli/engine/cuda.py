@@ -20,7 +20,7 @@ from torch import Tensor
 from .decoder import Decoder
 from .fused import Batch, forward
 from .graphs import Graphs
-from .kernels.attention import splits_for
+from .kernels.attention import MOST_SPLIT, splits_for
 from .kernels.sampling import sample
 from .kv_pool import KvPool
 from .layout import FIELDS, Laid, lay_out
@@ -108,6 +108,7 @@ class CudaSteps:
         self._hidden = torch.zeros_like(self._embedded)
         self._logits = self._embedded.new_zeros((max(most, _LOGITS), config.vocab))
         self._sampled = torch.zeros(_ROWS, dtype=torch.int64, device=device)
+        self._arrived = torch.zeros(MOST_SPLIT, dtype=torch.int32, device=device)
         self._told = [torch.zeros(_ROWS, dtype=torch.int64, device="cpu", pin_memory=True) for _ in range(2)]
         self._banned = torch.zeros((_SETS, config.vocab), dtype=torch.uint8, device=device)
         self._sets: dict[tuple[int, ...], int] = {(): 0}
@@ -247,6 +248,7 @@ class CudaSteps:
             arrays["at_sinks"][: tokens * axes].view(-1, axes),
             arrays["tasks"][: tasks * FIELDS].view(-1, FIELDS),
             arrays["table"],
+            self._arrived,
             tokens_a_task,
             splits=splits_for(tasks, kv_heads),
         )

@@ -28,6 +28,7 @@ class Batch:
     at_sinks_TA: Tensor
     tasks: Tensor
     table: Tensor
+    arrived: Tensor
     tokens_a_task: int
     splits: int
 
@@ -69,7 +70,7 @@ def _attention(
         qkv_TX, norms, turns, (batch.place_T, batch.sink_place_T), memory, config.heads, config.norm_eps
     )
     mixed_TQD = attend(
-        own_TQD, to_sinks_TQD, memory, batch.tasks, batch.table,
+        own_TQD, to_sinks_TQD, memory, batch.tasks, batch.table, batch.arrived,
         tokens=batch.tokens_a_task, splits=batch.splits,
     )  # fmt: skip
     return mixed_TQD.flatten(1)

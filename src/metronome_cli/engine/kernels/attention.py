@@ -5,8 +5,8 @@ Ignores: policies and lanes (attention.py lays them out); keys arrive rotated.
 
 A task's keys are walked in tiles, first the sinks' with the query turned for them, then the window's run
 with the token's own (attention.py, the plain twin). Few tasks: their tiles are split among several programs,
-which a second kernel joins. Places that the mask hides are never read, so what a freed block holds does not
-matter.
+and the last of them to arrive joins what all have found. Places that the mask hides are never read, so what
+a freed block holds does not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..kv_pool import LayerMemory
 from ..layout import FIELDS
 
-_PROGRAMS = 132  # one on each multiprocessor; to join more costs more than they bring (docs/log.md)
+MOST_SPLIT = 132  # programs that share keys: one on each multiprocessor (docs/log.md)
 _MANY = 264  # two for each of 132 multiprocessors
 _LOG2_E = 1.4426950408889634
 
@@ -43,6 +43,8 @@ def _tile(
 ):
     """One tile of keys added to a running softmax: `place` [N] of those `there`, `visible` [M, N]."""
     size = tl.arange(0, HEAD_SIZE)
+    if HAS_SCALES and query.dtype == tl.bfloat16:  # FP8 becomes float16 in one instruction, bfloat16 in four
+        query = query.to(tl.float16)
     key = tl.load(keys + place[None, :] * HEAD_SIZE + size[:, None], mask=there[None, :], other=0.0)
     value = tl.load(values + place[:, None] * HEAD_SIZE + size[None, :], mask=there[:, None], other=0.0)
     # Exact products where tensors are float32, which the matrix units would round.
@@ -56,11 +58,14 @@ def _tile(
     weights = tl.exp2(scores - anchor[:, None])
     faded = tl.exp2(best - anchor)
     total = total * faded + tl.sum(weights, 1)
+    mixed *= faded[:, None]
     if HAS_SCALES:
-        weights *= tl.load(value_scales + place, mask=there, other=0.0)[None, :]
-    mixed = mixed * faded[:, None] + tl.dot(
-        weights.to(query.dtype), value.to(query.dtype), input_precision="ieee"
-    )
+        scales = tl.load(value_scales + place, mask=there, other=0.0)
+        most = tl.maximum(tl.max(scales, 0), 1e-30)  # weights of at most 1 keep to float16's range
+        weights *= (scales / most)[None, :]
+        mixed += most * tl.dot(weights.to(query.dtype), value.to(query.dtype), input_precision="ieee")
+    else:
+        mixed += tl.dot(weights.to(query.dtype), value.to(query.dtype), input_precision="ieee")
     return new_best, total, mixed
 
 
@@ -116,12 +121,31 @@ def _window(
 
 
 @triton.jit
+def _join(
+    partial, partial_lse, query, is_query, HEAD_SIZE: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr
+):  # fmt: skip
+    """Queries [M]: the splits' means by their weights."""
+    split, size = tl.arange(0, PADDED), tl.arange(0, HEAD_SIZE)
+    slot = query.to(tl.int64) * SPLITS
+    there = is_query[:, None] & (split < SPLITS)[None, :]
+    lse = tl.load(partial_lse + slot[:, None] + split[None, :], mask=there, other=float("-inf"))
+    best = tl.max(lse, 1)
+    total = tl.sum(tl.exp2(lse - best[:, None]), 1)
+    shown = tl.zeros([query.shape[0], HEAD_SIZE], tl.float32)
+    for one in tl.static_range(SPLITS):
+        weight = tl.exp2(tl.load(partial_lse + slot + one, mask=is_query, other=float("-inf")) - best) / total
+        at = (slot + one)[:, None] * HEAD_SIZE + size[None, :]
+        shown += weight[:, None] * tl.load(partial + at, mask=is_query[:, None], other=0.0)
+    return shown
+
+
+@triton.jit
 def _attend(
     own, to_sinks, keys, values, sink_keys, sink_values, key_scales, value_scales, out, partial, partial_lse,
-    tasks, table, head_places, sink_head_places, scale,
+    arrived, tasks, table, head_places, sink_head_places, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, SPLITS: tl.constexpr, AHEAD: tl.constexpr,
-    HAS_SCALES: tl.constexpr,
+    FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, SPLITS: tl.constexpr,
+    PADDED: tl.constexpr, AHEAD: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
     """One task's queries of one KV head over one of SPLITS shares of their keys."""
     task = tasks + tl.program_id(0) * FIELDS
@@ -168,26 +192,16 @@ def _attend(
     shown = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     if SPLITS == 1:
         tl.store(out + query_at, shown.to(out.dtype.element_ty), mask=is_query[:, None])
-    else:  # joined later: each split's mean with the logarithm of its weight
+    else:  # each split's mean with the logarithm of its weight
         slot = query.to(tl.int64) * SPLITS + split
         tl.store(partial + slot[:, None] * HEAD_SIZE + size[None, :], shown, mask=is_query[:, None])
         tl.store(partial_lse + slot, best + tl.log2(total), mask=is_query)
-
-
-@triton.jit
-def _join(partial, partial_lse, out, HEAD_SIZE: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
-    """One query head of one token: the splits' means by their weights."""
-    at = tl.program_id(0).to(tl.int64)
-    split = tl.arange(0, PADDED)
-    size = tl.arange(0, HEAD_SIZE)
-    there = split < SPLITS
-    lse = tl.load(partial_lse + at * SPLITS + split, mask=there, other=float("-inf"))
-    weight = tl.exp2(lse - tl.max(lse, 0))
-    part = tl.load(
-        partial + (at * SPLITS + split[:, None]) * HEAD_SIZE + size[None, :], mask=there[:, None], other=0.0
-    )
-    shown = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
-    tl.store(out + at * HEAD_SIZE + size, shown.to(out.dtype.element_ty))
+        tl.debug_barrier()  # all that this program stored, before it counts as arrived
+        others = arrived + tl.program_id(0) * KV_HEADS + head
+        if tl.atomic_add(others, 1, sem="acq_rel") == SPLITS - 1:
+            shown = _join(partial, partial_lse, query, is_query, HEAD_SIZE, SPLITS, PADDED)
+            tl.store(out + query_at, shown.to(out.dtype.element_ty), mask=is_query[:, None])
+            tl.store(others, 0)  # for the next that use it
 
 
 def _shape(programs: int, queries: int, block_size: int) -> tuple[int, int, int]:
@@ -203,7 +217,7 @@ def _shape(programs: int, queries: int, block_size: int) -> tuple[int, int, int]
 
 def splits_for(tasks: int, kv_heads: int) -> int:
     """Programs that share a task's keys: as many as keep the device busy, since joining them costs too."""
-    return max(1, min(16, _PROGRAMS // (tasks * kv_heads)))
+    return max(1, min(16, MOST_SPLIT // (tasks * kv_heads)))
 
 
 def attend(
@@ -212,6 +226,7 @@ def attend(
     memory: LayerMemory,
     tasks: Tensor,
     table: Tensor,
+    arrived: Tensor,
     *,
     tokens: int,
     splits: int,
@@ -220,7 +235,9 @@ def attend(
 
     `tasks` int32 [tasks, FIELDS]; those of no tokens are skipped, others have at most `tokens`. `table`
     int32: blocks of all sessions, one after the other, pinned ones first. `splits`: programs that share a
-    task's keys. Tokens of no task keep whatever stood in their place.
+    task's keys; where there are several, `arrived`, int32 zeros, one for each task and KV head (`MOST_SPLIT`
+    are enough for `splits_for`), counts them and is left as it was. Tokens of no task keep whatever stood in
+    their place.
     """
     keys, values = memory.keys, memory.values
     key_scales, value_scales = memory.scales or (keys, values)
@@ -236,15 +253,11 @@ def attend(
     rows = max(16, triton.next_power_of_2(tokens * group))
     _attend[(len(tasks), kv_heads, splits)](
         own_TQD, to_sinks_TQD, keys, values, memory.sink_keys, memory.sink_values, key_scales, value_scales,
-        out_TQD, partial, lse, tasks, table,
+        out_TQD, partial, lse, arrived, tasks, table,
         blocks * block_size, memory.sink_keys.shape[1] * block_size, size**-0.5 * _LOG2_E,
         KV_HEADS=kv_heads, GROUP=group, HEAD_SIZE=size, BLOCK_SIZE=block_size,
-        FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits, AHEAD=32,
-        HAS_SCALES=memory.scales is not None, num_warps=warps, num_stages=stages,
+        FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits,
+        PADDED=triton.next_power_of_2(splits), AHEAD=32, HAS_SCALES=memory.scales is not None,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    if splits > 1:
-        padded = triton.next_power_of_2(splits)
-        _join[(count * queries,)](
-            partial, lse, out_TQD, HEAD_SIZE=size, SPLITS=splits, PADDED=padded, num_warps=1
-        )
     return out_TQD
