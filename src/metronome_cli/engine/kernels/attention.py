@@ -70,52 +70,48 @@ def _tile(
 
 
 @triton.jit
-def _sinks(
-    query, keys, values, blocks, begin, end, seen, token_index, best, total, mixed, scale,
-    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr,
+def _walk(
+    own, to_sinks, keys, values, key_scales, value_scales, blocks, run, begin, end, sink_tiles, skipped,
+    sinks_seen, oldest, newest, window, sinks_token, token, best, total, mixed, scale,
+    HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
-    """Tiles `begin` to `end` of the first `seen` places. They are few: they may lie in any blocks."""
-    for tile in range(begin, end):
-        p = tile * N + tl.arange(0, N)
-        there = p < seen
-        block = tl.load(blocks + p // BLOCK_SIZE, mask=there, other=0).to(tl.int64)
-        visible = there[None, :] & (p[None, :] <= token_index[:, None])
-        best, total, mixed = _tile(
-            query, keys, values, block * BLOCK_SIZE + p % BLOCK_SIZE, there, visible,
-            best, total, mixed, scale, keys, keys, HEAD_SIZE, False,
-        )  # fmt: skip
-    return best, total, mixed
+    """Tiles `begin` to `end`: `sink_tiles` of the first `sinks_seen` places, then those of the window's run.
 
-
-@triton.jit
-def _window(
-    query, keys, values, key_scales, value_scales, run, begin, end, oldest, newest, window, token_at,
-    best, total, mixed, scale, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr,
-    AHEAD: tl.constexpr, HAS_SCALES: tl.constexpr,
-):  # fmt: skip
-    """Tiles `begin` to `end` of the window's run, places `oldest` to `newest` of it."""
+    Both in one loop, so that the window's first tiles are on their way while the sinks' are computed.
+    `newest` and `oldest`: places of the run that any token sees; `skipped`: what takes a tile to its place
+    there. `token`, `sinks_token` [M]: each query's own place in the run and among the sinks.
+    """
     step = tl.arange(0, N)
     next_tiles = tl.arange(0, AHEAD)
     for some in range(begin, end, AHEAD):
         # Block numbers of the next tiles at once: loads whose addresses wait for other loads come late.
-        starts = (some + next_tiles) * N
-        numbers = tl.load(run + starts // BLOCK_SIZE, mask=some + next_tiles < end, other=0)
+        ahead = some + next_tiles
+        among_sinks = ahead < sink_tiles
+        starts = tl.where(among_sinks, ahead, ahead + skipped) * N
+        found_at = tl.where(among_sinks, 0, run) + starts // BLOCK_SIZE
+        numbers = tl.load(blocks + found_at, mask=ahead < end, other=0)
         for tile in range(some, tl.minimum(some + AHEAD, end)):
-            p = tile * N + step
-            there = (p >= oldest) & (p <= newest)
-            visible = there[None, :] & (p[None, :] <= token_at[:, None])
-            visible &= p[None, :] > token_at[:, None] - window
+            is_sinks = tile < sink_tiles
+            first = tl.where(is_sinks, tile, tile + skipped) * N
+            p = first + step
+            there = (p >= tl.where(is_sinks, 0, oldest)) & (p <= tl.where(is_sinks, sinks_seen - 1, newest))
+            seen_from = tl.where(is_sinks, sinks_token, token)[:, None]
+            visible = there[None, :] & (p[None, :] <= seen_from)
+            visible &= is_sinks | (p[None, :] > seen_from - window)
             if BLOCK_SIZE % N == 0:  # a tile lies in one block: offsets stay small
                 number = tl.sum(tl.where(next_tiles == tile - some, numbers, 0), 0)
-                base = number.to(tl.int64) * BLOCK_SIZE + tile * N % BLOCK_SIZE
+                base = number.to(tl.int64) * BLOCK_SIZE + first % BLOCK_SIZE
                 place = step
             else:
                 base = tl.zeros([], tl.int64)
-                place = tl.load(run + p // BLOCK_SIZE, mask=there, other=0).to(tl.int64) * BLOCK_SIZE
+                held_at = tl.where(is_sinks, 0, run) + p // BLOCK_SIZE
+                place = tl.load(blocks + held_at, mask=there, other=0).to(tl.int64) * BLOCK_SIZE
                 place += p % BLOCK_SIZE
             best, total, mixed = _tile(
-                query, keys + base * HEAD_SIZE, values + base * HEAD_SIZE, place, there, visible,
-                best, total, mixed, scale, key_scales + base, value_scales + base, HEAD_SIZE, HAS_SCALES,
+                tl.where(is_sinks, to_sinks, own), keys + base * HEAD_SIZE, values + base * HEAD_SIZE, place,
+                there, visible, best, total, mixed, scale, key_scales + base, value_scales + base,
+                HEAD_SIZE, HAS_SCALES,
             )  # fmt: skip
     return best, total, mixed
 
@@ -154,7 +150,7 @@ def _attend(
     if count == 0:
         return
     blocks = table + tl.load(task + 2)
-    run = blocks + tl.load(task + 3)
+    run = tl.load(task + 3)
     rel, sinks_rel, window = tl.load(task + 4), tl.load(task + 5), tl.load(task + 6)
     index, sinks = tl.load(task + 7), tl.load(task + 8)
 
@@ -175,18 +171,20 @@ def _attend(
 
     best, total = tl.full([M], float("-inf"), tl.float32), tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, HEAD_SIZE], tl.float32)
-    if begin < sink_tiles:
-        best, total, mixed = _sinks(
-            tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0),
-            sink_keys + sinks_before, sink_values + sinks_before, blocks,
-            begin, tl.minimum(end, sink_tiles), seen_sinks, index + token, best, total, mixed, scale,
-            HEAD_SIZE, BLOCK_SIZE, N,
+    straight = tl.load(own + query_at, mask=is_query[:, None], other=0.0)
+    turned = tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0)
+    newest, at_sinks, at = rel + count - 1, index + token, rel + token
+    if HAS_SCALES:  # sinks have a memory of their own, and a loop
+        best, total, mixed = _walk(
+            turned, turned, sink_keys + sinks_before, sink_values + sinks_before, sink_keys, sink_values,
+            blocks, run, begin, tl.minimum(end, sink_tiles), sink_tiles, skipped, seen_sinks, oldest, newest,
+            window, at_sinks, at_sinks, best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD, False,
         )  # fmt: skip
-    best, total, mixed = _window(
-        tl.load(own + query_at, mask=is_query[:, None], other=0.0), keys + before * HEAD_SIZE,
-        values + before * HEAD_SIZE, key_scales + before, value_scales + before, run,
-        tl.maximum(begin, sink_tiles) + skipped, end + skipped, oldest, rel + count - 1, window, rel + token,
-        best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD, HAS_SCALES,
+        begin, sink_tiles, turned, at_sinks = tl.maximum(begin, sink_tiles), 0, straight, at
+    best, total, mixed = _walk(
+        straight, turned, keys + before * HEAD_SIZE, values + before * HEAD_SIZE, key_scales + before,
+        value_scales + before, blocks, run, begin, end, sink_tiles, skipped, seen_sinks, oldest, newest,
+        window, at_sinks, at, best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD, HAS_SCALES,
     )  # fmt: skip
 
     shown = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -257,7 +255,7 @@ def attend(
         blocks * block_size, memory.sink_keys.shape[1] * block_size, size**-0.5 * _LOG2_E,
         KV_HEADS=kv_heads, GROUP=group, HEAD_SIZE=size, BLOCK_SIZE=block_size,
         FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits,
-        PADDED=triton.next_power_of_2(splits), AHEAD=32, HAS_SCALES=memory.scales is not None,
+        PADDED=triton.next_power_of_2(splits), AHEAD=64, HAS_SCALES=memory.scales is not None,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out_TQD
