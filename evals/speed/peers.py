@@ -54,7 +54,7 @@ def attention(card: Card) -> list[dict[str, Any]]:
             shape = (3, kv_heads, accounts.total + 1, block, 128)  # three layers: more than the cache holds
             keys, values = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2))
             query = torch.randn(batch, queries, 128, dtype=torch.bfloat16, device="cuda")
-            splits = splits_for(batch, kv_heads)
+            splits = splits_for(batch, kv_heads, narrow=False)
             arrived = torch.zeros(MOST_SPLIT, dtype=torch.int32, device="cuda")
 
             layers = [LayerMemory(k, v, k, v, None) for k, v in zip(keys, values, strict=True)]

@@ -27,6 +27,7 @@ from .layout import FIELDS, Laid, lay_out
 from .rows import Row
 
 _PIECE = 8192  # tokens that are computed at once: more would only take more memory
+_APART = 128  # tokens of rows of several: from there on a row's tokens had better read its keys together
 _ROWS = 65536  # of a step, more than any device holds calls
 _LOGITS = 512  # rows of logits that are computed at once
 _EMBEDDED = -1  # in place of an id: the token came as an embedding
@@ -116,7 +117,8 @@ class CudaSteps:
 
     def begin(self, rows: Sequence[Row]) -> Begun:
         tokens = sum(row.tokens for row in rows)
-        hidden = self._replay(rows, tokens) if tokens <= self._graphs.most else self._pieces(rows)
+        most = self._graphs.most if tokens == len(rows) else _APART
+        hidden = self._replay(rows, tokens) if tokens <= most else self._pieces(rows)
         self._told.reverse()
         count = sum(row.sample for row in rows)
         told = self._told[0]
@@ -144,7 +146,10 @@ class CudaSteps:
         """What the graph of `bucket` computes: hidden states of all tokens, logits where rows end."""
         arrays = self._small.on_device
         hidden_TE = self._first(arrays, bucket, self._embedded)
-        done_TE = forward(self._decoder, hidden_TE, self._batch(arrays, bucket, bucket, 1), self._memory)
+        narrow = self._memory.key_scales is not None
+        splits = splits_for(bucket, self._decoder.config.kv_heads, narrow)
+        batch = self._batch(arrays, bucket, bucket, 1, splits)
+        done_TE = forward(self._decoder, hidden_TE, batch, self._memory)
         self._hidden[:bucket] = done_TE
         self._decoder.logits_into(done_TE[arrays["end"][:bucket]], self._logits[:bucket])
 
@@ -239,8 +244,10 @@ class CudaSteps:
         hidden_TE = F.embedding(ids_T.clamp_min(0), self._decoder.weights.embedding)
         return torch.where((ids_T == _EMBEDDED).unsqueeze(1), embedded_TE[:tokens], hidden_TE)
 
-    def _batch(self, arrays: dict[str, Tensor], tokens: int, tasks: int, tokens_a_task: int) -> Batch:
-        axes, kv_heads = self._axes, self._decoder.config.kv_heads
+    def _batch(
+        self, arrays: dict[str, Tensor], tokens: int, tasks: int, tokens_a_task: int, splits: int = 1
+    ) -> Batch:
+        axes = self._axes
         return Batch(
             arrays["place"][:tokens],
             arrays["sink_place"][:tokens],
@@ -250,7 +257,7 @@ class CudaSteps:
             arrays["table"],
             self._arrived,
             tokens_a_task,
-            splits=splits_for(tasks, kv_heads),
+            splits,
         )
 
     def _embed_into(self, embedded_TE: Tensor, rows: Sequence[Row]) -> None:

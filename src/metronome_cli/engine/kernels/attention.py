@@ -19,8 +19,7 @@ from torch import Tensor
 from ..kv_pool import LayerMemory
 from ..layout import FIELDS
 
-MOST_SPLIT = 132  # programs that share keys: one on each multiprocessor (docs/log.md)
-_MANY = 264  # two for each of 132 multiprocessors
+MOST_SPLIT = 264  # programs that share keys: two on each of 132 multiprocessors (docs/log.md)
 _LOG2_E = 1.4426950408889634
 
 
@@ -74,31 +73,32 @@ def _walk(
     own, to_sinks, keys, values, key_scales, value_scales, blocks, run, begin, end, sink_tiles, skipped,
     sinks_seen, oldest, newest, window, sinks_token, token, best, total, mixed, scale,
     HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr,
-    HAS_SCALES: tl.constexpr,
+    STAGES: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
     """Tiles `begin` to `end`: `sink_tiles` of the first `sinks_seen` places, then those of the window's run.
 
     Both in one loop, so that the window's first tiles are on their way while the sinks' are computed.
     `newest` and `oldest`: places of the run that any token sees; `skipped`: what takes a tile to its place
-    there. `token`, `sinks_token` [M]: each query's own place in the run and among the sinks.
+    there. `token`, `sinks_token` [M]: each query's own place in the run and among the sinks. Without
+    HAS_SINKS no tile is of sinks.
     """
     step = tl.arange(0, N)
     next_tiles = tl.arange(0, AHEAD)
     for some in range(begin, end, AHEAD):
         # Block numbers of the next tiles at once: loads whose addresses wait for other loads come late.
         ahead = some + next_tiles
-        among_sinks = ahead < sink_tiles
+        among_sinks = (ahead < sink_tiles) if HAS_SINKS else False
         starts = tl.where(among_sinks, ahead, ahead + skipped) * N
         found_at = tl.where(among_sinks, 0, run) + starts // BLOCK_SIZE
         numbers = tl.load(blocks + found_at, mask=ahead < end, other=0)
-        for tile in range(some, tl.minimum(some + AHEAD, end)):
-            is_sinks = tile < sink_tiles
+        for tile in tl.range(some, tl.minimum(some + AHEAD, end), num_stages=STAGES):
+            is_sinks = (tile < sink_tiles) if HAS_SINKS else False
             first = tl.where(is_sinks, tile, tile + skipped) * N
             p = first + step
             there = (p >= tl.where(is_sinks, 0, oldest)) & (p <= tl.where(is_sinks, sinks_seen - 1, newest))
             seen_from = tl.where(is_sinks, sinks_token, token)[:, None]
             visible = there[None, :] & (p[None, :] <= seen_from)
-            visible &= is_sinks | (p[None, :] > seen_from - window)
+            visible &= tl.where(is_sinks, True, p[None, :] > seen_from - window)
             if BLOCK_SIZE % N == 0:  # a tile lies in one block: offsets stay small
                 number = tl.sum(tl.where(next_tiles == tile - some, numbers, 0), 0)
                 base = number.to(tl.int64) * BLOCK_SIZE + first % BLOCK_SIZE
@@ -141,7 +141,7 @@ def _attend(
     arrived, tasks, table, head_places, sink_head_places, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, SPLITS: tl.constexpr,
-    PADDED: tl.constexpr, AHEAD: tl.constexpr, HAS_SCALES: tl.constexpr,
+    PADDED: tl.constexpr, AHEAD: tl.constexpr, STAGES: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
     """One task's queries of one KV head over one of SPLITS shares of their keys."""
     task = tasks + tl.program_id(0) * FIELDS
@@ -178,13 +178,15 @@ def _attend(
         best, total, mixed = _walk(
             turned, turned, sink_keys + sinks_before, sink_values + sinks_before, sink_keys, sink_values,
             blocks, run, begin, tl.minimum(end, sink_tiles), sink_tiles, skipped, seen_sinks, oldest, newest,
-            window, at_sinks, at_sinks, best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD, False,
+            window, at_sinks, at_sinks, best, total, mixed, scale,
+            HEAD_SIZE, BLOCK_SIZE, N, AHEAD, 1, True, False,
         )  # fmt: skip
-        begin, sink_tiles, turned, at_sinks = tl.maximum(begin, sink_tiles), 0, straight, at
+        begin = tl.maximum(begin, sink_tiles)
     best, total, mixed = _walk(
         straight, turned, keys + before * HEAD_SIZE, values + before * HEAD_SIZE, key_scales + before,
         value_scales + before, blocks, run, begin, end, sink_tiles, skipped, seen_sinks, oldest, newest,
-        window, at_sinks, at, best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD, HAS_SCALES,
+        window, at_sinks, at, best, total, mixed, scale,
+        HEAD_SIZE, BLOCK_SIZE, N, AHEAD, STAGES, not HAS_SCALES, HAS_SCALES,
     )  # fmt: skip
 
     shown = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -202,20 +204,19 @@ def _attend(
             tl.store(others, 0)  # for the next that use it
 
 
-def _shape(programs: int, queries: int, block_size: int) -> tuple[int, int, int]:
-    """Keys of a tile, warps and stages: small tiles where many programs share the device (evals/speed)."""
+def _shape(programs: int, queries: int, block_size: int, narrow: bool) -> tuple[int, int, int]:
+    """Keys of a tile, warps and stages: small tiles where many programs share the device (docs/log.md)."""
     if queries > 64:
         return 64, 8, 2
-    if queries > 16:
-        return 64, 4, 3
-    if programs >= _MANY:
-        return (32 if block_size % 32 == 0 else 64), 2, 3
-    return 64, (4 if block_size % 64 == 0 else 2), 4
+    if queries > 16 or programs < MOST_SPLIT:
+        return 64, (4 if block_size % 64 == 0 or queries > 16 else 2), 3
+    return (32 if block_size % 32 == 0 and not narrow else 64), 2, 3
 
 
-def splits_for(tasks: int, kv_heads: int) -> int:
+def splits_for(tasks: int, kv_heads: int, narrow: bool) -> int:
     """Programs that share a task's keys: as many as keep the device busy, since joining them costs too."""
-    return max(1, min(16, MOST_SPLIT // (tasks * kv_heads)))
+    most = MOST_SPLIT if narrow else MOST_SPLIT // 2  # eight bits are less to read than to widen
+    return max(1, min(16, most // (tasks * kv_heads)))
 
 
 def attend(
@@ -247,7 +248,8 @@ def attend(
     if splits > 1:
         partial = torch.empty((count * queries * splits, size), dtype=torch.float32, device=own_TQD.device)
         lse = torch.empty((count * queries * splits,), dtype=torch.float32, device=own_TQD.device)
-    tile, warps, stages = _shape(len(tasks) * kv_heads * splits, tokens * group, block_size)
+    narrow = memory.scales is not None
+    tile, warps, stages = _shape(len(tasks) * kv_heads * splits, tokens * group, block_size, narrow)
     rows = max(16, triton.next_power_of_2(tokens * group))
     _attend[(len(tasks), kv_heads, splits)](
         own_TQD, to_sinks_TQD, keys, values, memory.sink_keys, memory.sink_values, key_scales, value_scales,
@@ -255,7 +257,7 @@ def attend(
         blocks * block_size, memory.sink_keys.shape[1] * block_size, size**-0.5 * _LOG2_E,
         KV_HEADS=kv_heads, GROUP=group, HEAD_SIZE=size, BLOCK_SIZE=block_size,
         FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits,
-        PADDED=triton.next_power_of_2(splits), AHEAD=64, HAS_SCALES=memory.scales is not None,
-        num_warps=warps, num_stages=stages,
+        PADDED=triton.next_power_of_2(splits), AHEAD=2048 // tile, STAGES=stages,
+        HAS_SCALES=narrow, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out_TQD
