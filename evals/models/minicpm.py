@@ -25,7 +25,7 @@ from metronome_cli.models.minicpm_o import MiniCpmChat, MiniCpmO, Sizes, random_
 from metronome_cli.models.omni import Markers
 from metronome_cli.profile import Profile, load_profile
 
-from .omni import Bench, answer, arguments, say
+from .omni import DIFFERENT, Bench, answer, arguments, say
 from .tokens import save_tokenizer
 
 PROFILE = "minicpm-o-4.5"
@@ -83,6 +83,7 @@ def build(options: argparse.Namespace) -> tuple[MiniCpmO, Profile]:
     changes: dict[str, Any] = {
         "run.device": options.device,
         "model.header": HEADER,
+        **DIFFERENT,
         "admission.max_sessions": max(options.calls),
     }
     if options.device == "cpu":

@@ -20,7 +20,7 @@ from metronome_cli.models.omni import Omni
 from metronome_cli.models.qwen_omni import random_omni
 from metronome_cli.profile import Profile, load_profile
 
-from .omni import answer, arguments
+from .omni import DIFFERENT, answer, arguments
 from .tokens import save_tokenizer
 
 PROFILES = ("qwen2.5-omni-7b", "qwen3-omni-30b")
@@ -37,7 +37,11 @@ def tiny(name: str) -> tuple[DecoderConfig, dict[str, Any]]:
 
 def build(options: argparse.Namespace) -> tuple[Omni[Any], Profile]:
     """The model as its profile has it, in mode free, with random weights."""
-    changes: dict[str, Any] = {"model.mode": "free", "run.device": options.device, "model.header": HEADER}
+    changes: dict[str, Any] = {
+        "model.mode": "free",
+        "run.device": options.device,
+        "model.header": HEADER,
+    } | DIFFERENT
     if options.device == "cpu":
         changes |= {"model.dtype": "float32", "pool.blocks": 24 * max(options.calls)}
     if options.kv:

@@ -85,7 +85,7 @@ def decode(name: str, engine: Engine, card: Card, kind: str = "") -> list[dict[s
     """One token for B sessions of different ages."""
     rows = []
     for batch, vllm in zip(BATCHES[name], VLLM_MS[name], strict=True):
-        talk = RandomTalk(engine, WINDOW, 1, 1)
+        talk = RandomTalk(engine, WINDOW, 1, 1, temperature=0.0)  # what it says begins at random
         for call in range(batch):
             talk.open(call, 0)
             talk.age(call, 3000 + call)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from metronome_cli.engine.engine import Engine
+from metronome_cli.engine.sampling import Sampling
 from metronome_cli.frame import Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from metronome_cli.profile import OWN, Terms
 from metronome_cli.window import Policy
@@ -23,7 +24,8 @@ class RandomTalk:
     """A `TickEngine`: every frame brings `tokens_in` tokens and decodes `tokens_out`.
 
     With a `tower` the tokens are heard: embeddings that it computes in the frame. `rates`: tokens in of calls
-    that bring as many as they like.
+    that bring as many as they like. `temperature`: at 0 calls that hear through a tower of random weights say
+    the same few tokens, and a mixture of experts then reads few of its experts.
     """
 
     def __init__(
@@ -33,10 +35,12 @@ class RandomTalk:
         tokens_in: int,
         tokens_out: int,
         tower: Tower | None = None,
+        *,
         rates: Mapping[SessionId, int] | None = None,
+        temperature: float = 1.0,
     ) -> None:
         self._rates = rates or {}
-        self._tower = tower
+        self._tower, self._temperature = tower, temperature
         self.engine = engine
         self._policy = policy
         self._in, self._out = tokens_in, tokens_out
@@ -44,7 +48,7 @@ class RandomTalk:
         self._random = torch.Generator().manual_seed(0)
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
-        number = self.engine.open(self._policy)
+        number = self.engine.open(self._policy, sampling=Sampling(self._temperature, seed=seed))
         if number is None:
             return Refused("pool_full")
         self._numbers[session] = number

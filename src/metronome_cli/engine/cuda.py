@@ -45,6 +45,7 @@ class _Integers:
         wide = {"ids": tokens, "after": tokens, "place": tokens, "end": tokens}
         wide |= {"sink_place": tokens, "rotary": tokens * axes, "at_sinks": tokens * axes}
         narrow = {"tasks": tokens * FIELDS, "table": blocks, "ban": tokens, "settings": tokens * 3}
+        narrow |= {"tokens": 1}
         size = 8 * sum(wide.values()) + 4 * sum(narrow.values())
         self._hosts = [torch.zeros(size, dtype=torch.uint8, device="cpu", pin_memory=True) for _ in range(2)]
         self._device = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -226,6 +227,7 @@ class CudaSteps:
         ends = laid.end_R[is_sampling_R]
         arrays["end"][:padded] = 0
         arrays["end"][: len(ends)] = ends
+        arrays["tokens"][0] = tokens
         return arrays
 
     def _fill_sampling(self, arrays: dict[str, np.ndarray], rows: Sequence[Row]) -> None:
@@ -256,6 +258,7 @@ class CudaSteps:
             arrays["tasks"][: tasks * FIELDS].view(-1, FIELDS),
             arrays["table"],
             self._arrived,
+            arrays["tokens"],
             tokens_a_task,
             splits,
         )

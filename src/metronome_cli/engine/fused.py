@@ -29,6 +29,7 @@ class Batch:
     tasks: Tensor
     table: Tensor
     arrived: Tensor
+    tokens: Tensor  # [1]: how many are no padding
     tokens_a_task: int
     splits: int
 
@@ -50,7 +51,7 @@ def forward(decoder: Decoder, hidden_TE: Tensor, batch: Batch, pool: KvPool) -> 
             _add_mlp(hidden_TE, layer, eps)
         else:
             normed_TE = add_norm(hidden_TE, layer.out(mixed_TX), layer.post_norm, eps)
-            added = _mlp(normed_TE, layer.mlp)
+            added = _mlp(normed_TE, layer.mlp, batch.tokens)
     return add_norm(hidden_TE, added, weights.norm, eps)
 
 
@@ -76,10 +77,10 @@ def _attention(
     return mixed_TQD.flatten(1)
 
 
-def _mlp(normed_TE: Tensor, mlp: Mlp | Experts) -> Tensor:
+def _mlp(normed_TE: Tensor, mlp: Mlp | Experts, tokens: Tensor) -> Tensor:
     """[T, E], or of experts parts [T, top, E] that are still to be added up."""
     if isinstance(mlp, Experts):
-        return experts(normed_TE, mlp.router, mlp.gate_up, mlp.down, mlp.top, mlp.normed)
+        return experts(normed_TE, mlp, tokens)
     return mlp.down(silu_mul(mlp.gate_up(normed_TE)))
 
 

@@ -21,6 +21,7 @@ from metronome_cli.engine.attention import attend_plain, plan
 from metronome_cli.engine.blocks import BlockPool
 from metronome_cli.engine.decoder import Experts, swiglu
 from metronome_cli.engine.kernels.attention import attend
+from metronome_cli.engine.kernels.experts import choose as choose_experts
 from metronome_cli.engine.kernels.experts import experts
 from metronome_cli.engine.kernels.one_row import add_experts, product
 from metronome_cli.engine.kernels.pointwise import add_norm, rotate_write, silu_mul
@@ -220,7 +221,7 @@ def test_experts(tokens: int, normed: bool) -> None:
         normed,
     )
     x = torch.randn(tokens, size, device=DEVICE)
-    got = experts(x, plain.router, plain.gate_up, plain.down, top, normed)
+    got = experts(x, plain)
     assert off(got.sum(1), plain(x)) < 1e-5
 
 
@@ -236,8 +237,26 @@ def test_experts_that_nobody_and_everybody_chose() -> None:
         True,
     )
     x = torch.rand(300, size, device=DEVICE)
-    got = experts(x, plain.router, plain.gate_up, plain.down, 2, True)
+    got = experts(x, plain)
     assert off(got.sum(1), plain(x)) < 1e-5
+
+
+def test_no_expert_is_read_for_padding() -> None:
+    count, size, inner, real = 16, 64, 64, torch.tensor([5], dtype=torch.int32, device=DEVICE)
+    torch.manual_seed(0)
+    plain = Experts(
+        torch.randn(count, size, device=DEVICE),
+        torch.randn(count, 2 * inner, size, device=DEVICE),
+        torch.randn(count, size, inner, device=DEVICE),
+        2,
+        True,
+    )
+    x = torch.randn(8, size, device=DEVICE)
+    x[5:] = float("nan")
+    chosen, _ = choose_experts(F.linear(x, plain.router), 2, True, real)
+    assert (chosen[:10] < count).all()
+    assert (chosen[10:] == count).all()
+    assert off(experts(x, plain, real)[:5].sum(1), plain(x[:5])) < 1e-5
 
 
 @pytest.mark.parametrize(("size", "columns"), [(96, 70), (2048, 8), (3000, 300), (9000, 6)])

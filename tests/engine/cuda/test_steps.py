@@ -126,7 +126,7 @@ def test_nothing_is_compiled_or_captured_during_calls(monkeypatch: pytest.Monkey
     monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **found: compiled.append(found))
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: pytest.fail("captured"))
     sessions = [opened(engine, Window(64, 4), sampling=Sampling(float(n % 2))) for n in range(20)]
-    for lengths in ([1] * 20, [39] * 20, [3] * 20, [0] * 20):  # a sampled token goes in front
+    for lengths in ([1] * 20, [39] * 20, [9] * 20, [3] * 20, [0] * 20):  # a sampled token goes in front
         engine.step(sessions, lengths, torch.zeros(sum(lengths), dtype=torch.long), sample=[True] * 20)
     assert not compiled
 

@@ -77,10 +77,10 @@ def _walk(
 ):  # fmt: skip
     """Tiles `begin` to `end`: `sink_tiles` of the first `sinks_seen` places, then those of the window's run.
 
-    Both in one loop, so that the window's first tiles are on their way while the sinks' are computed.
-    `newest` and `oldest`: places of the run that any token sees; `skipped`: what takes a tile to its place
-    there. `token`, `sinks_token` [M]: each query's own place in the run and among the sinks. Without
-    HAS_SINKS no tile is of sinks.
+    With HAS_SINKS both in one loop, so that the window's first tiles are on their way while the sinks' are
+    computed; without, no tile is of sinks. `oldest` and `newest`: places of the run that any token sees;
+    `skipped`: what takes a tile to its place there. `token`, `sinks_token` [M]: each query's own place in the
+    run and among the sinks.
     """
     step = tl.arange(0, N)
     next_tiles = tl.arange(0, AHEAD)
@@ -118,21 +118,29 @@ def _walk(
 
 @triton.jit
 def _join(
-    partial, partial_lse, query, is_query, HEAD_SIZE: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr
+    shown, lse, split, query, is_query, partial, partial_lse, arrived, out,
+    HEAD_SIZE: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Queries [M]: the splits' means by their weights."""
-    split, size = tl.arange(0, PADDED), tl.arange(0, HEAD_SIZE)
-    slot = query.to(tl.int64) * SPLITS
-    there = is_query[:, None] & (split < SPLITS)[None, :]
-    lse = tl.load(partial_lse + slot[:, None] + split[None, :], mask=there, other=float("-inf"))
-    best = tl.max(lse, 1)
-    total = tl.sum(tl.exp2(lse - best[:, None]), 1)
-    shown = tl.zeros([query.shape[0], HEAD_SIZE], tl.float32)
-    for one in tl.static_range(SPLITS):
-        weight = tl.exp2(tl.load(partial_lse + slot + one, mask=is_query, other=float("-inf")) - best) / total
-        at = (slot + one)[:, None] * HEAD_SIZE + size[None, :]
-        shown += weight[:, None] * tl.load(partial + at, mask=is_query[:, None], other=0.0)
-    return shown
+    """Leave what one split has found, with the logarithm of its weight; the last to arrive joins all."""
+    size = tl.arange(0, HEAD_SIZE)
+    first = query.to(tl.int64) * SPLITS
+    tl.store(partial + (first + split)[:, None] * HEAD_SIZE + size[None, :], shown, mask=is_query[:, None])
+    tl.store(partial_lse + first + split, lse, mask=is_query)
+    tl.debug_barrier()  # all that this program stored, before it counts as arrived
+    if tl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1:
+        others = tl.arange(0, PADDED)
+        there = is_query[:, None] & (others < SPLITS)[None, :]
+        weights = tl.load(partial_lse + first[:, None] + others[None, :], mask=there, other=float("-inf"))
+        best = tl.max(weights, 1)
+        total = tl.sum(tl.exp2(weights - best[:, None]), 1)
+        joined = tl.zeros([query.shape[0], HEAD_SIZE], tl.float32)
+        for one in tl.static_range(SPLITS):
+            weight = tl.load(partial_lse + first + one, mask=is_query, other=float("-inf"))
+            part_at = partial + (first + one)[:, None] * HEAD_SIZE + size[None, :]
+            part = tl.load(part_at, mask=is_query[:, None], other=0.0)
+            joined += (tl.exp2(weight - best) / total)[:, None] * part
+        tl.store(out, joined.to(out.dtype.element_ty), mask=is_query[:, None])
+        tl.store(arrived, 0)  # for the next that count
 
 
 @triton.jit
@@ -140,8 +148,8 @@ def _attend(
     own, to_sinks, keys, values, sink_keys, sink_values, key_scales, value_scales, out, partial, partial_lse,
     arrived, tasks, table, head_places, sink_head_places, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, SPLITS: tl.constexpr,
-    PADDED: tl.constexpr, AHEAD: tl.constexpr, STAGES: tl.constexpr, HAS_SCALES: tl.constexpr,
+    FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
+    AHEAD: tl.constexpr, STAGES: tl.constexpr, APART: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
     """One task's queries of one KV head over one of SPLITS shares of their keys."""
     task = tasks + tl.program_id(0) * FIELDS
@@ -149,18 +157,15 @@ def _attend(
     first, count = tl.load(task), tl.load(task + 1)
     if count == 0:
         return
-    blocks = table + tl.load(task + 2)
-    run = tl.load(task + 3)
+    blocks, run = table + tl.load(task + 2), tl.load(task + 3)
     rel, sinks_rel, window = tl.load(task + 4), tl.load(task + 5), tl.load(task + 6)
     index, sinks = tl.load(task + 7), tl.load(task + 8)
-
     member, size = tl.arange(0, M), tl.arange(0, HEAD_SIZE)
     token = member // GROUP
     is_query = token < count
     query = ((first + token) * KV_HEADS + head) * GROUP + member % GROUP
     query_at = query.to(tl.int64)[:, None] * HEAD_SIZE + size[None, :]
     before = head.to(tl.int64) * head_places  # places of lower heads
-    sinks_before = head.to(tl.int64) * sink_head_places * HEAD_SIZE
 
     seen_sinks = tl.minimum(sinks, index + count)
     sink_tiles = tl.cdiv(seen_sinks, N)
@@ -171,45 +176,44 @@ def _attend(
 
     best, total = tl.full([M], float("-inf"), tl.float32), tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, HEAD_SIZE], tl.float32)
-    straight = tl.load(own + query_at, mask=is_query[:, None], other=0.0)
-    turned = tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0)
     newest, at_sinks, at = rel + count - 1, index + token, rel + token
-    if HAS_SCALES:  # sinks have a memory of their own, and a loop
+    if APART:
+        turned = tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0)
+        sinks_before = head.to(tl.int64) * sink_head_places * HEAD_SIZE
         best, total, mixed = _walk(
             turned, turned, sink_keys + sinks_before, sink_values + sinks_before, sink_keys, sink_values,
             blocks, run, begin, tl.minimum(end, sink_tiles), sink_tiles, skipped, seen_sinks, oldest, newest,
-            window, at_sinks, at_sinks, best, total, mixed, scale,
-            HEAD_SIZE, BLOCK_SIZE, N, AHEAD, 1, True, False,
+            window, at_sinks, at_sinks, best, total, mixed, scale, HEAD_SIZE, BLOCK_SIZE, N, AHEAD,
+            2, True, False,
         )  # fmt: skip
         begin = tl.maximum(begin, sink_tiles)
+    straight = tl.load(own + query_at, mask=is_query[:, None], other=0.0)
+    turned = straight if APART else tl.load(to_sinks + query_at, mask=is_query[:, None], other=0.0)
     best, total, mixed = _walk(
         straight, turned, keys + before * HEAD_SIZE, values + before * HEAD_SIZE, key_scales + before,
         value_scales + before, blocks, run, begin, end, sink_tiles, skipped, seen_sinks, oldest, newest,
         window, at_sinks, at, best, total, mixed, scale,
-        HEAD_SIZE, BLOCK_SIZE, N, AHEAD, STAGES, not HAS_SCALES, HAS_SCALES,
+        HEAD_SIZE, BLOCK_SIZE, N, AHEAD, STAGES, not APART, HAS_SCALES,
     )  # fmt: skip
 
     shown = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     if SPLITS == 1:
         tl.store(out + query_at, shown.to(out.dtype.element_ty), mask=is_query[:, None])
-    else:  # each split's mean with the logarithm of its weight
-        slot = query.to(tl.int64) * SPLITS + split
-        tl.store(partial + slot[:, None] * HEAD_SIZE + size[None, :], shown, mask=is_query[:, None])
-        tl.store(partial_lse + slot, best + tl.log2(total), mask=is_query)
-        tl.debug_barrier()  # all that this program stored, before it counts as arrived
-        others = arrived + tl.program_id(0) * KV_HEADS + head
-        if tl.atomic_add(others, 1, sem="acq_rel") == SPLITS - 1:
-            shown = _join(partial, partial_lse, query, is_query, HEAD_SIZE, SPLITS, PADDED)
-            tl.store(out + query_at, shown.to(out.dtype.element_ty), mask=is_query[:, None])
-            tl.store(others, 0)  # for the next that use it
+    else:
+        _join(
+            shown, best + tl.log2(total), split, query, is_query, partial, partial_lse,
+            arrived + tl.program_id(0) * KV_HEADS + head, out + query_at, HEAD_SIZE, SPLITS, PADDED,
+        )  # fmt: skip
 
 
 def _shape(programs: int, queries: int, block_size: int, narrow: bool) -> tuple[int, int, int]:
     """Keys of a tile, warps and stages: small tiles where many programs share the device (docs/log.md)."""
     if queries > 64:
         return 64, 8, 2
-    if queries > 16 or programs < MOST_SPLIT:
-        return 64, (4 if block_size % 64 == 0 or queries > 16 else 2), 3
+    if queries > 16:
+        return 64, 4, 3
+    if programs < MOST_SPLIT:
+        return (64, 4, 3) if block_size % 64 == 0 else (64, 2, 4)
     return (32 if block_size % 32 == 0 and not narrow else 64), 2, 3
 
 
@@ -251,6 +255,8 @@ def attend(
     narrow = memory.scales is not None
     tile, warps, stages = _shape(len(tasks) * kv_heads * splits, tokens * group, block_size, narrow)
     rows = max(16, triton.next_power_of_2(tokens * group))
+    # One loop costs more than it saves where each key asks for its block; FP8's sinks have their own memory.
+    apart = narrow or block_size % tile != 0
     _attend[(len(tasks), kv_heads, splits)](
         own_TQD, to_sinks_TQD, keys, values, memory.sink_keys, memory.sink_values, key_scales, value_scales,
         out_TQD, partial, lse, arrived, tasks, table,
@@ -258,6 +264,6 @@ def attend(
         KV_HEADS=kv_heads, GROUP=group, HEAD_SIZE=size, BLOCK_SIZE=block_size,
         FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits,
         PADDED=triton.next_power_of_2(splits), AHEAD=2048 // tile, STAGES=stages,
-        HAS_SCALES=narrow, num_warps=warps, num_stages=stages,
+        APART=apart, HAS_SCALES=narrow, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out_TQD

@@ -15,13 +15,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..decoder import Experts
+
 
 @triton.jit
 def _choose(
-    logits, chosen, weight, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP: tl.constexpr, NORM: tl.constexpr
-):
+    logits, tokens, chosen, weight, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP: tl.constexpr,
+    NORM: tl.constexpr, HAS_PADDING: tl.constexpr,
+):  # fmt: skip
     """One token's TOP experts, largest first, and their shares of the softmax over all."""
     token = tl.program_id(0).to(tl.int64)
+    if HAS_PADDING and token >= tl.load(tokens):
+        for choice in tl.static_range(TOP):
+            tl.store(chosen + token * TOP + choice, EXPERTS)
+        return
     expert = tl.arange(0, PADDED)
     x = tl.load(logits + token * EXPERTS + expert, mask=expert < EXPERTS, other=float("-inf")).to(tl.float32)
     share = tl.exp(x - tl.max(x, 0))
@@ -133,30 +140,32 @@ def _down(
     tl.store(out_at, total.to(out.dtype.element_ty), mask=there[:, None] & in_columns)
 
 
-def choose(logits_TX: Tensor, top: int, normed: bool) -> tuple[Tensor, Tensor]:
-    """Each token's `top` experts, int32 [T top], largest first, and their shares, float32 [T top]."""
+def choose(logits_TX: Tensor, top: int, normed: bool, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Each token's `top` experts, int32 [T top], largest first, and their shares, float32 [T top].
+
+    `real`, int32 [1]: tokens past so many are padding, and choose number X, which is nobody.
+    """
     tokens, count = logits_TX.shape
     chosen = torch.empty(tokens * top, dtype=torch.int32, device=logits_TX.device)
     share = torch.empty(tokens * top, dtype=torch.float32, device=logits_TX.device)
     padded = triton.next_power_of_2(count)
     _choose[(tokens,)](
-        logits_TX, chosen, share, EXPERTS=count, PADDED=padded, TOP=top, NORM=normed, num_warps=1
-    )
+        logits_TX, chosen if real is None else real, chosen, share, EXPERTS=count, PADDED=padded, TOP=top,
+        NORM=normed, HAS_PADDING=real is not None, num_warps=1,
+    )  # fmt: skip
     return chosen, share
 
 
-def experts(
-    x_TE: Tensor, router_XE: Tensor, gate_up_XIE: Tensor, down_XEI: Tensor, top: int, normed: bool
-) -> Tensor:
-    """[T, top, E]: what each token's `top` experts answer, times their shares; their sum is the layer's.
+def experts(x_TE: Tensor, mlp: Experts, real: Tensor | None = None) -> Tensor:
+    """[T, top, E]: what each token's experts answer, times their shares; their sum is the layer's.
 
-    `gate_up_XIE` [X, 2I, E], `down_XEI` [X, E, I]; E and I are multiples of 64. `normed`: shares of the
-    chosen sum to 1 (norm_topk_prob).
+    E and the experts' inner size are multiples of 64. `real`, int32 [1]: tokens past so many are padding.
+    No expert is read for their sake, and what stands in their rows is undefined.
     """
     tokens, size = x_TE.shape
-    count, _, inner = down_XEI.shape
-    entries = tokens * top
-    chosen, share = choose(torch.nn.functional.linear(x_TE, router_XE), top, normed)
+    count, _, inner = mlp.down.shape
+    entries = tokens * mlp.top
+    chosen, share = choose(torch.nn.functional.linear(x_TE, mlp.router), mlp.top, mlp.normed, real)
     order = torch.empty_like(chosen)
     start = torch.empty(count + 1, dtype=torch.int32, device=x_TE.device)
     _place[(count,)](chosen, order, start, entries, TILE=1024, num_warps=4)
@@ -168,13 +177,13 @@ def experts(
     y = x_TE.new_empty((entries, inner))
     narrow = 64 if rows <= 64 else 128
     _gate_up[(triton.cdiv(inner, narrow), most, count)](
-        x_TE, gate_up_XIE, order, start, y,
-        SIZE=size, INNER=inner, TOP=top, M=rows, N=narrow, K=64, num_warps=warps, num_stages=3,
+        x_TE, mlp.gate_up, order, start, y,
+        SIZE=size, INNER=inner, TOP=mlp.top, M=rows, N=narrow, K=64, num_warps=warps, num_stages=3,
     )  # fmt: skip
-    out = x_TE.new_empty((tokens, top, size))
+    out = x_TE.new_empty((tokens, mlp.top, size))
     wide = 128
     _down[(triton.cdiv(size, wide), most, count)](
-        y, down_XEI, order, start, share, out,
+        y, mlp.down, order, start, share, out,
         SIZE=size, INNER=inner, M=rows, N=wide, K=64, num_warps=warps, num_stages=3,
     )  # fmt: skip
     return out
