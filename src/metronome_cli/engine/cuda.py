@@ -264,12 +264,17 @@ class CudaSteps:
         )
 
     def _embed_into(self, embedded_TE: Tensor, rows: Sequence[Row]) -> None:
-        """Given embeddings to their tokens' places."""
-        at = 0
-        for row in rows:
+        """Given embeddings to their tokens' places, all in one copy; what is between them is not looked at."""
+        if all(row.embedded is None for row in rows):
+            return
+        gaps = [row.tokens if row.embedded is None else len(row.ids) for row in rows]
+        nothing = embedded_TE.new_empty((max(gaps), embedded_TE.shape[1]))
+        parts = []
+        for row, gap in zip(rows, gaps, strict=True):
+            parts.append(nothing[:gap])
             if row.embedded is not None:
-                embedded_TE[at + len(row.ids) : at + row.tokens] = row.embedded
-            at += row.tokens
+                parts.append(row.embedded.to(embedded_TE))
+        torch.cat(parts, out=embedded_TE[: sum(row.tokens for row in rows)])
 
     def _choose(self, integers: _Integers, logits: Tensor, at: int, count: int) -> None:
         if count:
