@@ -264,7 +264,7 @@ class CudaSteps:
         )
 
     def _embed_into(self, embedded_TE: Tensor, rows: Sequence[Row]) -> None:
-        """Given embeddings to their tokens' places, all in one copy; what is between them is not looked at."""
+        """Given embeddings to their tokens' places, in one copy; what is between them is not looked at."""
         if all(row.embedded is None for row in rows):
             return
         gaps = [row.tokens if row.embedded is None else len(row.ids) for row in rows]
