@@ -142,7 +142,8 @@ class ServerSection(_Section):
     grace_s: Seconds = 30.0  # how long a session that asked for it outlives its connection
     replay_bytes: Count = 1_048_576  # of events kept for a caller who comes back
     drain_s: Annotated[float, Field(ge=0, le=1e8)] = 10.0  # after SIGTERM: for calls to end by themselves
-    restarts: Annotated[int, Field(ge=0)] = 5  # times in a row that an engine that died is started again
+    hang_s: Seconds = 60.0  # an engine that says nothing for so long, and two frames, is ended
+    restarts: Annotated[int, Field(ge=0)] = 5  # times in a row that an engine that is over is started again
     origins: list[Origin] = []  # pages of other hosts that may call, as "https://app.example.org"; "*": any
     max_opens_per_s: PerSecond = 500.0  # calls let in; where there are several gateways each has its share
     max_events_per_s: PerSecond = 1000.0  # a caller who sends more is read more slowly

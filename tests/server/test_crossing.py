@@ -32,6 +32,8 @@ Message = TypeVar("Message", bound=messages.ToEngine)
 class Link:
     """The line to an engine that does nothing by itself."""
 
+    silent_s = 0.0
+
     def __init__(self, profile: Profile, clock: Clock) -> None:
         self.metrics = Metrics(profile)
         self.upbeat = Upbeat(profile.beat.frame_s, clock)

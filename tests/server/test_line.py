@@ -19,6 +19,8 @@ MOST = 2 * 4 * 16_000 // 10  # bytes on the line of a session that may have 0.1 
 class Link:
     """The far end, as far as a line needs one."""
 
+    silent_s = 0.0
+
     def __init__(self) -> None:
         self.sent: list[messages.ToEngine] = []
         self.closed: list[SessionId] = []

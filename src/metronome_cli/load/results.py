@@ -252,6 +252,8 @@ def _who_went(cut: Sequence[Call]) -> str:
     """Whose end it was that ended these calls; "" where each may have had an end of its own."""
     if all(call.errors["engine_dead"] for call in cut):
         return "the server's engine"
+    if all(call.errors["engine_hung"] for call in cut):
+        return "the server's engine, which had stopped answering,"
     broken = all(call.why == BROKEN or any(str(code) in call.why for code in _GOING_DOWN) for call in cut)
     return "the server" if broken else ""
 

@@ -31,6 +31,12 @@ def serve_tables(results: Mapping[str, Any]) -> list[Table]:
         ("frames due / stalled / empty", f"{frames['due']} / {frames['stalled']} / {frames['empty']}"),
         ("tokens in / out", f"{tokens['in']} / {tokens['out']}"),
         ("pool at its fullest", f"{share(pool['most_leased'] / pool['total'])} of {pool['total']} blocks"),
-        ("engine restarts", str(results["engine_restarts"])),
+        ("engine without a beat / hung / restarted", _engine(results)),
     ]
     return [Table("Server (percentiles from histograms)", ("what", "figure"), tuple(facts))]
+
+
+def _engine(results: Mapping[str, Any]) -> str:
+    """Times that it was without a beat for long, that it was ended for it, and that it was started again."""
+    counts = (results.get(f"engine_{what}", 0) for what in ("busy", "hangs", "restarts"))
+    return " / ".join(map(str, counts))

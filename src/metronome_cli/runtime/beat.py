@@ -6,17 +6,31 @@ Ignores: torch, sockets, and what the model does inside a tick.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
 from ..clock import Clock
 from ..errors import MetronomeError
-from ..frame import Failed, Frame, KvUsage, Prefilled, Said, SessionId, Stalled, TickEngine, TickEvent
+from ..frame import (
+    SPEAKING_RATE,
+    Failed,
+    Frame,
+    KvUsage,
+    Prefilled,
+    Said,
+    SessionId,
+    Stalled,
+    TickEngine,
+    TickEvent,
+)
 from ..trace import FrameRecord, TickRecord
 from .admission import Measured
 from .recorder import Recorder
 from .sessions import Session, Sessions
 from .ticker import Tick
+
+MOST_SOUND_S = 60.0  # that one call is given in one tick: more than its caller may leave unread
 
 
 class Listener(Protocol):
@@ -88,8 +102,9 @@ class Beat:
     def _step(self, frames: Sequence[Frame], records: dict[SessionId, FrameRecord]) -> None:
         """Run the model, stamp what it tells, and let every token leave at once."""
         ended = {frame.session: frame.commit for frame in frames}
+        sounds: Counter[SessionId] = Counter()
         for told in self._engine.tick(frames):
-            event = _heeded(told)
+            event = _heeded(told, sounds)
             session = self._sessions.find(event.session) if event.session in records else None
             # The model may have told of a call just before it was closed or its reply cancelled.
             if session and not (session.cancelled and isinstance(event, Said)):
@@ -170,10 +185,11 @@ class Beat:
         return usage
 
 
-def _heeded(event: TickEvent) -> TickEvent:
+def _heeded(event: TickEvent, sounds: Counter[SessionId]) -> TickEvent:
     """`event`, or its call's failure where what is said cannot be passed on: a model may be a user's own.
 
-    MetronomeError when it is no event at all.
+    `sounds`: bytes that each call was given in this tick, to be added to. MetronomeError when it is no event at
+    all.
     """
     match event:
         case Said(session, text, pcm=pcm):
@@ -182,6 +198,10 @@ def _heeded(event: TickEvent) -> TickEvent:
             if not isinstance(pcm, bytes) or len(pcm) % 2:
                 found = f"{len(pcm)} bytes" if isinstance(pcm, bytes) else type(pcm).__name__
                 return Failed(session, f"the model gave {found} of sound, and not whole samples of 2 bytes")
+            sounds[session] += len(pcm)
+            if (seconds := sounds[session] / 2 / SPEAKING_RATE) > MOST_SOUND_S:
+                cure = f"at most {MOST_SOUND_S:g} s can wait for a caller: give the rest in later ticks"
+                return Failed(session, f"the model gave {seconds:.2f} s of sound in one tick; {cure}")
         case Prefilled() | Stalled() | Failed():
             pass
         case _:

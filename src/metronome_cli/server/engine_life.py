@@ -59,6 +59,18 @@ class EngineLife:
                 await asyncio.wait_for(self._process.wait(), _STOP_GRACE_S)
                 return
 
+    def kill(self) -> None:
+        """End a process that heeds nothing any more; `end` tells when it is over."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def is_traced(self) -> bool:
+        """Whether a debugger holds the process: it is as silent as it should be. Linux only, else False."""
+        try:
+            return traced(Path(f"/proc/{self._process.pid}/status").read_text())
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Give back its place. The process has ended."""
         shutil.rmtree(self._cell, ignore_errors=True)
@@ -78,6 +90,11 @@ async def _start(setup: messages.Setup) -> asyncio.subprocess.Process:
     assert process.stdin is not None  # noqa: S101
     process.stdin.write(msgspec.json.encode(setup) + b"\n")
     return process
+
+
+def traced(status: str) -> bool:
+    """Whether /proc/PID/status names a tracer."""
+    return any(line.split()[1:] != ["0"] for line in status.splitlines() if line.startswith("TracerPid:"))
 
 
 def cause(code: int) -> str:

@@ -52,6 +52,12 @@ class Exposition(Collector):
         yield InfoMetricFamily("metronome_build", "What runs here.", value=build)
         yield _gauge("ready", "1 while new calls are taken.", self._is_ready())
         yield _gauge("frame_seconds", "The period of the beat: what a tick may take.", profile.beat.frame_s)
+        yield _count(
+            "engine_busy", "Times that callers were told of an engine without a beat.", metrics.engine_busy
+        )
+        yield _count(
+            "engine_hangs", "Engine processes that were ended for saying nothing.", metrics.engine_hangs
+        )
         yield _count("engine_restarts", "Times that the engine process was started again.", restarts)
         yield _count("gateways_lost", "Gateway processes that died, their calls with them.", lost)
 

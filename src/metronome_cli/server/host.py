@@ -77,6 +77,7 @@ class Host:
         self._beat = Beat(engine, self._sessions, self, recorder, clock)
         self._ticker = Ticker(profile.beat.frame_s, clock.now() + profile.beat.frame_s)
         self._reap_due = clock.now() + self._limits.reaper_s
+        self._were_away = False  # at the latest look for the dead
         self._gateways: dict[bytes, float] = {}  # when each was last heard
         self._lines: dict[SessionId, _Line] = {}
         self._clears: list[SessionId] = []  # since the last tick
@@ -279,8 +280,11 @@ class Host:
 
     def _reap(self) -> None:
         """Let go of callers who sent nothing for long, and of all calls of a gateway that vanished."""
-        now = self._clock.now()
+        now, due = self._clock.now(), self._reap_due
         self._reap_due = now + self._limits.reaper_s
+        self._were_away = now > due + self._limits.reaper_s and not self._were_away
+        if self._were_away:
+            return  # what was said while we were long in a tick still waits: nobody was silent but we
         for session in self._sessions.idle(now, self._limits.idle_s):
             why = f"no audio and no text for {self._limits.idle_s:g} s; send silence to stay in the call"
             self._end(session.id, "session_idle", why)

@@ -41,7 +41,7 @@ class Follower(Protocol):
         ...
 
     def begins(self, address: str) -> None: ...
-    def ended(self, how: str) -> None: ...
+    def ended(self, how: str, code: str) -> None: ...
     def given_up(self) -> None: ...
 
 
@@ -59,6 +59,7 @@ class EngineKeeper(EngineLink):
         self._restarts = Restarts(profile.server.restarts)
         self._stopping = False
         self._ready_at = 0.0
+        self._lived_s = 0.0  # the latest life that is over, from when it was ready
 
     async def __aenter__(self) -> Self:
         await self._begin(self._folder, must_record=True)
@@ -79,14 +80,28 @@ class EngineKeeper(EngineLink):
         if self.follower:
             self.follower.begins(address)
 
-    def ended(self, how: str) -> None:
-        super().ended(how)
+    def look(self) -> None:
+        super().look()
+        silence = self._silence
+        if silence.is_hung and not self._life.is_traced():
+            self.metrics.engine_hangs += 1
+            how = f"the engine process said nothing for {silence.mute_s:.1f} s and was ended"
+            # Callers first: a process that waits for a device may take long to die, even by force.
+            self.ended(how, "engine_hung")
+            self._life.kill()
+
+    def ended(self, how: str, code: str = "engine_dead") -> None:
+        # What it was silent at the end is no part of its life: one that hangs at once never was.
+        self._lived_s = 0.0
+        if self._engine_state == "ok":
+            self._lived_s = self._clock.now() - self._ready_at - self._silence.beatless_s
+        super().ended(how, code)
         if not self._ready.done():
             self._ready.set_exception(MetronomeError(f"{how} before it was ready; see its last words above"))
         elif self._came_up():
             _log.error("%s: calls are closed and new ones refused until it is back", how)
         if self.follower:
-            self.follower.ended(how)
+            self.follower.ended(how, code)
 
     def given_up(self) -> None:
         super().given_up()
@@ -117,12 +132,11 @@ class EngineKeeper(EngineLink):
             how = f"the engine process ended with {await self._life.end()}"
             if self._stopping:
                 return
-            was_ready = self._engine_state == "ok"
-            lived_s = self._clock.now() - self._ready_at if was_ready else 0.0
-            if not was_ready:
-                await asyncio.wait({self._ready}, timeout=_LAST_WORDS_S)
-            self.ended(how)
-            if not (self._came_up() and await self._revived(lived_s)):
+            if not self._over:  # else it hung, and all that is to be told was told
+                if self._engine_state != "ok":
+                    await asyncio.wait({self._ready}, timeout=_LAST_WORDS_S)
+                self.ended(how)
+            if not (self._came_up() and await self._revived(self._lived_s)):
                 self.given_up()
                 return
 

@@ -41,12 +41,16 @@ class Line:
         self._sent += size + _OVERHEAD
         self._link.send(kind(self.session, self._sent, *fields))
 
-    def check_room(self, size: int) -> None:
-        """InputError when `size` bytes more are too many."""
+    def check_room(self, size: int, field: str = "event") -> None:
+        """InputError, of `field`, when `size` bytes more are too many."""
         waiting = self._sent - self.taken + size + _OVERHEAD
         if waiting > self._most:
-            cure = f"at most {self._most} bytes may wait for the engine; send at the pace of speech"
-            raise InputError("buffer_full", "event", f"{waiting} bytes", cure)
+            silent_s = self._link.silent_s
+            cure = "send at the pace of speech, or wait for the next tick"
+            if silent_s:  # the caller did nothing wrong
+                cure = f"the engine has taken none for {silent_s:.0f} s; wait until it answers, or call anew"
+            cure = f"at most {self._most} bytes (of server.max_pending_s) may wait for the engine: {cure}"
+            raise InputError("buffer_full", field, f"{waiting} bytes", cure)
 
     def close(self) -> None:
         """The session is over; its blocks go back at once."""

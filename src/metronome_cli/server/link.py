@@ -7,6 +7,7 @@ Ignores: WebSockets, client events, models, and who starts the process, how and 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, Protocol, Self
 
@@ -16,11 +17,13 @@ from ..profile import Profile
 from . import messages
 from .engine_socket import EngineSocket
 from .metrics import Metrics
+from .silence import LOOK_S, Silence
 from .upbeat import Upbeat
 
 _HEARTBEATS = 4  # per reaper period: one may be late without harm
-_ANSWER_S = 10.0  # an engine that does not answer for so long is refused for
-_LATE_FRAMES = 2  # and those that a beat may be late beside
+_ANSWER_S = 10.0  # that a caller who asks to come in is kept waiting
+
+_log = logging.getLogger(__name__)
 
 
 class Caller(Protocol):
@@ -32,6 +35,10 @@ class Caller(Protocol):
 
     def heed(self, message: messages.ToCaller) -> None:
         """The engine says something about the session."""
+        ...
+
+    def warn(self, code: str, why: str) -> None:
+        """Something is wrong that its caller should know; the call goes on."""
         ...
 
 
@@ -48,7 +55,8 @@ class EngineLink:
         self.deaths = 0
         self.highest = 0  # session number so far,
         self.unheard = 0  # and how many may have been given of which we never heard
-        self._beat_at = 0.0  # when the engine was ready, or told of its latest tick
+        self._silence = Silence(profile)
+        self._warned = False  # callers know of this silence
         self._engine_state: Literal["starting", "ok", "restarting", "engine_dead"] = "starting"
         self._profile = profile
         self._clock = clock
@@ -61,16 +69,17 @@ class EngineLink:
 
     @property
     def state(self) -> str:
-        """ok, or why no call is let in: starting, restarting, engine_dead, draining, engine_busy.
-
-        Busy is an engine without a beat for so long that nobody knows whether another will come.
-        """
+        """ok, or why no call is let in: starting, restarting, engine_dead, draining, engine_busy."""
         if self._engine_state != "ok":
             return self._engine_state
         if self.draining:
             return "draining"
-        silent_s = self._clock.now() - self._beat_at
-        return "ok" if silent_s <= _ANSWER_S + _LATE_FRAMES * self._profile.beat.frame_s else "engine_busy"
+        return "engine_busy" if self._silence.is_busy else "ok"
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds without a beat, once they are so many that the engine is busy; before that 0."""
+        return self._silence.beatless_s if self._silence.is_busy else 0.0
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(work) for work in self._works()]
@@ -87,10 +96,15 @@ class EngineLink:
         line.connect(address)
         self._line, self._over = line, False
 
-    def ended(self, how: str) -> None:
-        """The engine process is dead: all calls are over, and those that asked to come in are refused."""
+    def ended(self, how: str, code: str = "engine_dead") -> None:
+        """The engine process is over: so are all calls, and those that asked to come in are refused.
+
+        `code`, engine_dead or engine_hung, and `how` are what callers are told.
+        """
         self.deaths += 1
         self._over = True
+        self._silence.stop()
+        self._warned = False
         self.upbeat.stop()
         self._engine_state = "restarting"
         for _, answer in self._requests.values():
@@ -99,7 +113,7 @@ class EngineLink:
         self.unheard += len(self._requests)
         self._requests.clear()
         for session, caller in tuple(self._callers.items()):
-            caller.heed(messages.Ended(session, "engine_dead", how))
+            caller.heed(messages.Ended(session, code, how))
 
     def given_up(self) -> None:
         """There will be no engine any more."""
@@ -139,7 +153,7 @@ class EngineLink:
 
     def _works(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on as long as the link is there."""
-        return [self._live(), self.upbeat.run()]
+        return [self._live(), self._watch(), self.upbeat.run()]
 
     async def _cease(self) -> None:
         for task in self._tasks:
@@ -158,11 +172,36 @@ class EngineLink:
             due += self._profile.server.reaper_s / _HEARTBEATS
             await self._clock.sleep_until(due)
 
+    async def _watch(self) -> None:
+        while True:
+            self.look()
+            await self._clock.sleep_until(self._clock.now() + LOOK_S)
+
+    def look(self) -> None:
+        """See how long the engine has been silent, and tell the callers when it is too long."""
+        silence = self._silence
+        silence.look(self._clock.now())
+        if not silence.is_busy:
+            if self._warned:
+                self._warned = False
+                _log.warning("the engine's silence is over")
+        elif not self._warned:
+            self._warned = True
+            self.metrics.engine_busy += 1
+            _log.warning("no beat for %.1f s: %d calls are told", silence.beatless_s, len(self._callers))
+            why = (
+                f"the engine has told of no beat for {silence.beatless_s:.1f} s: until it does, nothing is "
+                f"heard or answered; once it has said nothing for {silence.hang_s:g} s, the call is over"
+            )
+            for caller in tuple(self._callers.values()):
+                caller.warn("engine_busy", why)
+
     # ---- What the engine says ----
 
     def _take(self, message: messages.ToGateway) -> None:
         if self._over and not isinstance(message, messages.Failed):
             return  # what was still on its way when the engine died
+        self._silence.heard(self._clock.now())
         match message:
             case messages.Ready():
                 self._is_ready(message)
@@ -173,7 +212,7 @@ class EngineLink:
             case messages.TurnedAway(request, reason, retry_after_s):
                 self._turn_away(request, Refused(reason, retry_after_s))
             case messages.Beat():
-                self._beat_at = self._clock.now()
+                self._silence.begin(self._clock.now())
                 self.metrics.beat(message)
                 self.upbeat.beat(message.tick.due)
                 if self.on_beat:
@@ -183,7 +222,8 @@ class EngineLink:
                     caller.heed(message)
 
     def _is_ready(self, told: messages.Ready) -> None:
-        self._engine_state, self._beat_at = "ok", self._clock.now()
+        self._engine_state = "ok"
+        self._silence.begin(self._clock.now())
         self.metrics.engine_ready(told)
         if not self._ready.done():
             self._ready.set_result(None)

@@ -238,7 +238,8 @@ class Ended(_Message, frozen=True):
 
 ToSession = Audio | Text | Commit | Cancel | Clear | Turns | Reply | Settle
 ToEngine = Hello | Open | ToSession | Close | Heartbeat | Stop
-ToCaller = Word | Heard | FrameDone | Cancelled | Cleared | ReplyLost | Settled | Rejected | Ended
+Answer = Cancelled | Cleared | Settled | Rejected | Ended
+ToCaller = Word | Heard | FrameDone | ReplyLost | Answer
 ToGateway = Ready | Failed | Opened | TurnedAway | Beat | ToCaller
 
 _encoder = msgspec.msgpack.Encoder()

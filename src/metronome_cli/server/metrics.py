@@ -132,6 +132,8 @@ class Metrics:
         self._before = Counts()  # of those
         # What the engine does.
         self.engine_restarts = 0
+        self.engine_busy = 0  # times that it was without a beat for so long that its callers were told,
+        self.engine_hangs = 0  # and that it was ended for saying nothing
         self.ticks = self.skipped = self.frames = self.speaking = self.empty = self.stalled = 0
         self.tokens_in = self.tokens_out = 0
         self.fell_mute = 0  # calls that were ever mute
@@ -230,6 +232,8 @@ class Metrics:
             "tokens": {"in": self.tokens_in, "out": self.tokens_out},
             "bytes": {"in": whole.bytes_in, "out": whole.bytes_out},
             "kv": {"most_leased": self.kv_most, "total": self.pool},
+            "engine_busy": self.engine_busy,
+            "engine_hangs": self.engine_hangs,
             "engine_restarts": self.engine_restarts,
             "gateways_lost": self.gateways_lost,
         }

@@ -39,9 +39,10 @@ class Begins(_Message, frozen=True):
 
 
 class Ended(_Message, frozen=True):
-    """It died, in this way."""
+    """It is over, in this way; `code` is what its callers are told."""
 
     how: str
+    code: str
 
 
 class GivenUp(_Message, frozen=True):

@@ -94,8 +94,8 @@ class Others:
     def begins(self, address: str) -> None:
         self._tell(news.Begins(address))
 
-    def ended(self, how: str) -> None:
-        self._tell(news.Ended(how))
+    def ended(self, how: str, code: str) -> None:
+        self._tell(news.Ended(how, code))
 
     def given_up(self) -> None:
         self._tell(news.GivenUp())

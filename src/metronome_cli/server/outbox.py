@@ -12,11 +12,14 @@ from collections import deque
 from starlette.websockets import WebSocket
 
 from .. import wire
+from ..clock import Clock
 from ..frame import SessionId
 from .metrics import Metrics
 
 MAX_OUTGOING = 1024  # events that a caller may leave unread, beyond what the network holds,
 MAX_OUTGOING_BYTES = 4_194_304  # and their bytes: a minute of speech
+PATIENCE_S = 2.0  # how long it may be more: what comes in one go is no reason to call its reader slow,
+_BURST = 4  # unless it is so many times as much
 RESUMED = "_resumed"  # ends the id of the one event that is not counted
 _HANG_UP_S = 2.0  # how long a caller's last event may take to leave
 
@@ -27,15 +30,17 @@ class Outbox:
     Events are numbered from 1 by the order in which they are put.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self.ending = False
         self.number = 0  # of the last event
         self._metrics = metrics
+        self._clock = clock
         self._waiting: deque[bytes] = deque()
         self._more = asyncio.Event()
         self._there = False  # a connection takes what is put
         self._most, self._most_bytes = MAX_OUTGOING, MAX_OUTGOING_BYTES
         self._waiting_bytes = 0
+        self._full_since: float | None = None  # more waits than may
         self._writer: asyncio.Task[None] | None = None
         self._close_code: int | None = None
         self._keep_bytes = 0
@@ -48,7 +53,7 @@ class Outbox:
         self._trim()
 
     def put(self, event: wire.ServerEvent) -> bool:
-        """Send `event` in its turn; False when too many wait."""
+        """Send `event` in its turn; False when too many have waited for too long."""
         if self.ending:
             return True
         self.number += 1
@@ -59,13 +64,24 @@ class Outbox:
             self._trim()
         if not self._there and self._keep_bytes:
             return True  # it is sent again when somebody is there
-        full = self._waiting and self._waiting_bytes + len(data) > self._most_bytes
-        if full or len(self._waiting) >= self._most:
+        if self._is_read_too_slowly(len(data)):
             return False
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         self._more.set()
         return True
+
+    def _is_read_too_slowly(self, size: int) -> bool:
+        """Whether what waits, with an event of `size` bytes more, is too much."""
+        events, size = len(self._waiting) + 1, self._waiting_bytes + size
+        if events == 1 or (events <= self._most and size <= self._most_bytes):
+            self._full_since = None
+            return False
+        now = self._clock.now()
+        if self._full_since is None:
+            self._full_since = now
+        burst = events <= _BURST * self._most and size <= _BURST * self._most_bytes
+        return not burst or now - self._full_since > PATIENCE_S
 
     def hang_up(self, last: wire.ErrorEvent | None, code: int) -> None:
         """Send `last` instead of all that waits, and close the connection with `code`: the end."""

@@ -26,7 +26,7 @@ from .conversation import Conversation, Say
 from .intake import Intake
 from .line import Line
 from .link import EngineLink
-from .outbox import MAX_OUTGOING, MAX_OUTGOING_BYTES, RESUMED, Outbox, number_of
+from .outbox import MAX_OUTGOING, MAX_OUTGOING_BYTES, PATIENCE_S, RESUMED, Outbox, number_of
 from .reader import Reader
 from .settings import check_in_time, info, initial, reply_settings, typed, update
 from .turns import Started, TurnDetector
@@ -43,7 +43,7 @@ class Call:
         self.token: str | None = None  # with which a lost connection is taken up again
         self._profile = profile
         self._reader = Reader(profile.server, clock, link.metrics)
-        self._outbox = Outbox(link.metrics)
+        self._outbox = Outbox(link.metrics, clock)
         self._line = Line(link, profile)
         self._upbeat = link.upbeat
         self._mark = link.mark
@@ -59,6 +59,7 @@ class Call:
         self._window: int | None = None  # that it has on these terms, once the engine has told
         self._asked: deque[Terms] = deque()  # terms that the engine has not answered yet
         self._cancelling = 0  # cancels that the engine did not confirm yet
+        self._told_full = False  # since the latest tick, that audio without an id was refused
         self._deaf = profile.model.kind == "text"  # and the caller was not told so yet
 
     @property
@@ -112,6 +113,9 @@ class Call:
         self._outbox.hang_up(self._error(kind, code, why), wire.CLOSE_CODES[code])
         # Whatever the network does with the last event, the blocks go back now.
         self._line.close()
+
+    def warn(self, code: str, why: str) -> None:
+        self._say(self._error("server_error", code, why))
 
     def over(self) -> None:
         """What is large goes now: the net and the kept events must not wait for the garbage collector."""
@@ -176,7 +180,7 @@ class Call:
             cure = "PCM16 has two bytes a sample: send whole samples"
             raise InputError("odd_byte_count", "audio", f"{len(pcm)} bytes", cure)
         intake, seconds = self._intake, len(pcm) / 2 / self._intake.rate
-        self._line.check_room(int((intake.held_s + seconds) * 4 * self._profile.model.rate))
+        self._line.check_room(int((intake.held_s + seconds) * 4 * self._profile.model.rate), "audio")
         if pcm:
             self._appended = self._begun = True
         if pcm and self._deaf:
@@ -300,20 +304,13 @@ class Call:
             case messages.ReplyLost():
                 self._reply_lost()
             case messages.FrameDone(_, mark, event):
-                self._line.taken = mark
+                self._line.taken, self._told_full = mark, False
                 if self._settings.ticks:
                     self._say(event)
             case _:
                 self._answered(message)
 
-    def _answered(
-        self,
-        message: messages.Cancelled
-        | messages.Cleared
-        | messages.Settled
-        | messages.Rejected
-        | messages.Ended,
-    ) -> None:
+    def _answered(self, message: messages.Answer) -> None:
         """The engine's answer to something that this call asked of it, or the end of it all."""
         match message:
             case messages.Cancelled():
@@ -346,7 +343,8 @@ class Call:
     def _say(self, event: wire.ServerEvent) -> None:
         event.event_id = self._event_id()
         if not self._outbox.put(event):
-            why = f"over {MAX_OUTGOING} events or {MAX_OUTGOING_BYTES} bytes wait; read them as they come"
+            most = f"{MAX_OUTGOING} events or {MAX_OUTGOING_BYTES} bytes"
+            why = f"more than {most} have waited unread for {PATIENCE_S:g} s; read them as they come"
             self.hang_up("client_too_slow", why, "invalid_request_error")
 
     def refuse(self, error: InputError, event_id: str | None) -> None:
@@ -354,6 +352,10 @@ class Call:
         self._complain(error.code, str(error), error.field, event_id)
 
     def _complain(self, code: str, why: str, field: str | None, event_id: str | None) -> None:
+        if code == "buffer_full" and field == "audio" and event_id is None:
+            if self._told_full:
+                return  # a recording sent at once is hundreds of events: their errors would fill the outbox
+            self._told_full = True
         self._say(self._error("invalid_request_error", code, why, field, event_id))
 
     def _error(

@@ -88,6 +88,7 @@ CLOSE_DRAINED = 1012
 
 CLOSE_CODES = {
     "engine_dead": CLOSE_ENGINE_DEAD,
+    "engine_hung": CLOSE_ENGINE_DEAD,
     "session_lost": CLOSE_ENGINE_DEAD,
     "session_failed": CLOSE_ENGINE_DEAD,
     "session_idle": CLOSE_SESSION_IDLE,
