@@ -198,6 +198,12 @@ def cut_off(number: int, at: float, why: str, error: str = "") -> Call:
             "(1 closed by the server, 1011)",
         ),
         (
+            [(30.0, "closed by the server, 1011", "engine_hung")],
+            0,
+            "the server's engine, which had stopped answering, went away after 30.0 s: all 1 calls were cut "
+            "off (1 closed by the server, 1011)",
+        ),
+        (
             [(10.0, BROKEN), (30.0, BROKEN)],
             0,
             "2 calls were cut off, the first after 10.0 s (2 the line broke without a goodbye)",

@@ -320,6 +320,27 @@ def test_a_call_whose_words_cannot_be_passed_on_fails_alone(
     assert script.open_ones == {goes_on}
 
 
+def test_more_sound_in_a_tick_than_a_caller_may_leave_unread_is_the_models_fault(
+    stage: Stage, script: Script
+) -> None:
+    """Not the caller's, who never had a chance to read so much."""
+    second = bytes(48_000)
+    fails, goes_on = stage.open().id, stage.open().id
+    whole = [Said(goes_on, "", pcm=second)] * 60
+    script.events = [*whole, Said(fails, "a", pcm=second * 60), Said(fails, "b", pcm=b"12")]
+    stage.run()
+    (failure,) = stage.failures
+    assert failure.session == fails
+    assert failure.why == (
+        "the model gave 60.00 s of sound in one tick; "
+        "at most 60 s can wait for a caller: give the rest in later ticks"
+    )
+    script.events = [*whole]  # every tick anew
+    stage.run(index=1)
+    assert len(stage.failures) == 1
+    assert script.open_ones == {goes_on}
+
+
 def test_a_model_that_tells_of_a_call_that_brought_nothing_is_not_heeded(
     stage: Stage, script: Script
 ) -> None:

@@ -258,3 +258,33 @@ def test_however_messages_cross_the_events_of_a_call_hang_together(steps: list[i
         ga.check(call.said)
 
     alone(play)
+
+
+def errors_of(call: Alone) -> list[tuple[str | None, str | None]]:
+    found = [event.error for event in call.said if isinstance(event, wire.ErrorEvent)]
+    assert {(error.code, error.param) for error in found} == {("buffer_full", "audio")}
+    return [(error.event_id, error.message) for error in found]
+
+
+def test_a_recording_sent_at_once_is_refused_once_a_tick_and_piece_by_piece_where_pieces_have_names() -> None:
+    """An error for each of its packets would fill the outbox, and end the call for reading too slowly."""
+    second = base64.b64encode(bytes(48_000)).decode()
+
+    def play() -> None:
+        call = Alone(max_pending_s=2.0)
+        call.does("session.update", session={"audio": {"input": {"turn_detection": None}}})
+        for _ in range(3000):
+            call.does("input_audio_buffer.append", audio=second)
+        assert len(errors_of(call)) == 1
+        call.does("input_audio_buffer.append", audio=second, event_id="mine")
+        call.does("input_audio_buffer.append", audio=second, event_id="mine too")
+        assert [event_id for event_id, _ in errors_of(call)] == [None, "mine", "mine too"]
+        call.heed(messages.FrameDone(1, call._line._sent, cast(wire.TickEvent, None)))
+        for _ in range(3):  # what the engine refuses of it, likewise
+            call.heed(messages.Rejected(1, "buffer_full", "audio", "audio = 3 s: at most 2 s", None))
+        assert len(errors_of(call)) == 4
+        call.heed(messages.Rejected(1, "buffer_full", "audio", "audio = 3 s: at most 2 s", "mine again"))
+        assert errors_of(call)[-1] == ("mine again", "audio = 3 s: at most 2 s")
+        assert not call.ended.is_set()
+
+    alone(play)

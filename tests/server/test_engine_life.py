@@ -12,7 +12,7 @@ import pytest
 
 from metronome_cli.profile import load_profile
 from metronome_cli.server import messages
-from metronome_cli.server.engine_life import EngineLife
+from metronome_cli.server.engine_life import EngineLife, traced
 from metronome_cli.server.engine_socket import EngineSocket
 
 from .running import PATIENCE_S, gone, write_profile
@@ -82,6 +82,13 @@ def test_a_killed_engine_is_said_to_be_killed(tmp_path: Path, monkeypatch: pytes
         await life.stop(told=True)  # no error, and no waiting
 
     scene(play, tmp_path, monkeypatch)
+
+
+def test_a_process_is_traced_where_the_system_names_its_tracer() -> None:
+    status = "Name:\tpython\nState:\tt (tracing stop)\nTracerPid:\t{}\nUid:\t0\t0\n"
+    assert traced(status.format(4711))
+    assert not traced(status.format(0))
+    assert not traced("")
 
 
 def test_a_message_that_cannot_be_passed_on_does_not_keep_back_the_next(

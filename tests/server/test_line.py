@@ -56,7 +56,7 @@ def test_a_message_carries_its_session_and_a_mark_that_grows(line: Line, link: L
 
 def test_more_than_may_wait_is_refused_and_not_sent(line: Line, link: Link) -> None:
     line.say(messages.Audio, b"", None, size=MOST - 200)
-    with pytest.raises(InputError, match="at most 12800 bytes may wait") as caught:
+    with pytest.raises(InputError, match="may wait for a tick, 12800 bytes on the line") as caught:
         line.say(messages.Commit)
     assert (caught.value.code, len(link.sent)) == ("buffer_full", 1)
 
@@ -81,3 +81,15 @@ def test_what_follows_from_what_was_taken_is_sent_however_much_waits(line: Line,
 def test_a_line_that_is_closed_closes_its_session(line: Line, link: Link) -> None:
     line.close()
     assert link.closed == [7]
+
+
+def test_while_the_engine_is_silent_nobody_is_told_to_be_slower(line: Line, link: Link) -> None:
+    line.say(messages.Audio, b"", None, size=MOST - 200)
+    with pytest.raises(InputError, match="send at the pace of speech"):
+        line.check_room(100)
+    link.silent_s = 31.2
+    with pytest.raises(
+        InputError, match="the engine has taken none for 31 s; wait until it answers"
+    ) as caught:
+        line.check_room(100, "audio")
+    assert (caught.value.code, caught.value.field) == ("buffer_full", "audio")

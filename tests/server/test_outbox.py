@@ -11,10 +11,11 @@ import pytest
 from starlette.websockets import WebSocket
 
 from metronome_cli import wire
+from metronome_cli.clock import VirtualClock
 from metronome_cli.profile import parse_profile
 from metronome_cli.server import outbox as module
 from metronome_cli.server.metrics import Metrics
-from metronome_cli.server.outbox import MAX_OUTGOING, Outbox
+from metronome_cli.server.outbox import MAX_OUTGOING, PATIENCE_S, Outbox
 
 
 class Line:
@@ -38,8 +39,8 @@ class Line:
             self.came.append(json.loads(message["text"])["event_id"])
 
 
-def outbox(keep: int = 0) -> Outbox:
-    made = Outbox(Metrics(parse_profile("null", {"model": {"kind": "null"}})))
+def outbox(keep: int = 0, clock: VirtualClock | None = None) -> Outbox:
+    made = Outbox(Metrics(parse_profile("null", {"model": {"kind": "null"}})), clock or VirtualClock())
     made.keep(keep)
     return made
 
@@ -89,12 +90,40 @@ def test_events_leave_in_the_order_in_which_they_are_put() -> None:
 
 def test_who_does_not_read_is_refused_more_than_may_wait() -> None:
     async def play() -> None:
-        box = outbox()
+        clock = VirtualClock()
+        box = outbox(clock=clock)
         line, _ = await connect(box)
         line.reads.clear()
         assert put(box, MAX_OUTGOING)
         await settle()  # one is on the network now
+        clock.advance(60.0)  # however long it waits, it may
+        assert put(box, 2)  # from here on it is too much
+        clock.advance(PATIENCE_S)
         assert put(box, 1)
+        clock.advance(0.1)
+        assert not put(box, 1)
+
+    scene(play)
+
+
+def test_what_comes_in_one_go_is_no_reason_to_call_its_reader_slow() -> None:
+    async def play() -> None:
+        clock = VirtualClock()
+        box = outbox(clock=clock)
+        line, _ = await connect(box)
+        for _ in range(3):
+            assert put(box, 3 * MAX_OUTGOING)
+            await settle()  # it reads all of it
+            clock.advance(2 * PATIENCE_S)
+        assert len(line.came) == 9 * MAX_OUTGOING
+
+    scene(play)
+
+
+def test_nor_may_one_go_be_without_end() -> None:
+    async def play() -> None:
+        box = outbox()
+        assert put(box, 4 * MAX_OUTGOING)
         assert not put(box, 1)
 
     scene(play)
@@ -107,18 +136,25 @@ def test_nor_more_bytes_than_may_wait_but_one_event_of_any_size(monkeypatch: pyt
         return wire.AudioDelta(event_id=f"{number}", response_id="r", item_id="i", delta=bytes(size))
 
     async def play() -> None:
-        box = outbox()
+        clock = VirtualClock()
+        box = outbox(clock=clock)
         line, _ = await connect(box)
         line.reads.clear()
         assert box.put(sound(1, 5000))
         await settle()  # it is on the network now
         assert box.put(sound(2, 5000))
-        assert not box.put(sound(3, 10))
+        assert not box.put(sound(3, 10))  # and four times as much is no burst any more
         line.reads.set()
         await settle()
         assert box.put(sound(4, 450))
         await settle()
         assert line.came == ["1", "2", "4"]
+        line.reads.clear()
+        assert box.put(sound(5, 450))
+        await settle()
+        assert [box.put(sound(number, 450)) for number in (6, 7)] == [True, True]
+        clock.advance(PATIENCE_S + 0.1)
+        assert not box.put(sound(8, 450))
 
     scene(play)
 

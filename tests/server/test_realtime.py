@@ -239,6 +239,28 @@ def test_audio_beyond_the_limit_is_refused_whole_and_the_rest_is_kept(leisurely:
     asyncio.run(scene())
 
 
+def test_a_recording_sent_at_once_by_one_who_does_not_read_meanwhile_ends_no_call(start: Start) -> None:
+    """Four minutes of it: what may wait is heard, of the rest is told once a tick, and the call goes on."""
+    server = start(frame_s=1.2, max_pending_s=1.0, more="max_events_per_s = 1e6")
+
+    async def scene() -> None:
+        async with call(server, max_queue=1) as caller:
+            await caller.ticking()
+            caller.line.transport.pause_reading()
+            for _ in range(5000):
+                await caller.say(wire.AudioAppend(audio=bytes(1600)))
+            caller.line.transport.resume_reading()
+            await caller.updated()  # in its turn: all before it is answered
+            ticks = [seen for seen in caller.seen if isinstance(seen, wire.TickEvent)]
+            errors = [seen.error for seen in caller.seen if isinstance(seen, wire.ErrorEvent)]
+            assert {error.code for error in errors} == {"buffer_full"}
+            assert "at most 1 s (server.max_pending_s) may wait for a tick" in errors[0].message
+            assert len(errors) <= len(ticks) + 2
+            assert (await caller.until(wire.TickEvent)).audio_end_ms >= 900
+
+    asyncio.run(scene())
+
+
 def test_a_flood_stops_at_the_gateway_while_the_engine_is_busy(start: Start) -> None:
     server = start(max_pending_s=0.5)
 

@@ -188,8 +188,8 @@ class Beat:
 def _heeded(event: TickEvent, sounds: Counter[SessionId]) -> TickEvent:
     """`event`, or its call's failure where what is said cannot be passed on: a model may be a user's own.
 
-    `sounds`: bytes that each call was given in this tick, to be added to. MetronomeError when it is no event at
-    all.
+    `sounds`: bytes that each call was given in this tick, to be added to.
+    MetronomeError when it is no event at all.
     """
     match event:
         case Said(session, text, pcm=pcm):

@@ -69,8 +69,8 @@ class Session:
                 "buffer_full",
                 "audio",
                 f"{waiting / self._rate:.2f} s",
-                f"at most {self._max_pending_s:g} s (server.max_pending_s) may wait for a tick; send at the pace "
-                "of speech, or a recording in parts, a tick for each",
+                f"at most {self._max_pending_s:g} s (server.max_pending_s) may wait for a tick; send at the "
+                "pace of speech, or a recording in parts, a tick for each",
             )
         self._audio.append(audio)
         self._waiting = waiting

@@ -25,6 +25,7 @@ class Line:
         self.session: SessionId = 0
         self.taken = 0  # bytes, by the latest mark that came back
         self._link = link
+        self._limit = f"at most {profile.server.max_pending_s:g} s (server.max_pending_s)"
         self._most = int(_SHARE * 4 * profile.model.rate * profile.server.max_pending_s)
         self._sent = 0
 
@@ -46,10 +47,10 @@ class Line:
         waiting = self._sent - self.taken + size + _OVERHEAD
         if waiting > self._most:
             silent_s = self._link.silent_s
-            cure = "send at the pace of speech, or wait for the next tick"
+            cure = "send at the pace of speech, or a recording in parts, a tick for each"
             if silent_s:  # the caller did nothing wrong
                 cure = f"the engine has taken none for {silent_s:.0f} s; wait until it answers, or call anew"
-            cure = f"at most {self._most} bytes (of server.max_pending_s) may wait for the engine: {cure}"
+            cure = f"{self._limit} may wait for a tick, {self._most} bytes on the line: {cure}"
             raise InputError("buffer_full", field, f"{waiting} bytes", cure)
 
     def close(self) -> None:

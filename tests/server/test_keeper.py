@@ -1,0 +1,102 @@
+"""What becomes of an engine process that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from metronome_cli.clock import VirtualClock
+from metronome_cli.profile import parse_profile
+from metronome_cli.server import messages
+from metronome_cli.server.engine_life import EngineLife
+from metronome_cli.server.keeper import EngineKeeper
+from metronome_cli.server.silence import LOOK_S
+
+
+class Life:
+    """A process that does nothing."""
+
+    def __init__(self, traced: bool) -> None:
+        self.killed = 0
+        self._traced = traced
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    def is_traced(self) -> bool:
+        return self._traced
+
+
+class Follower:
+    """Another gateway."""
+
+    highest = unheard = 0
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def begins(self, address: str) -> None: ...
+
+    def ended(self, how: str, code: str) -> None:
+        self.told.append((how, code))
+
+    def given_up(self) -> None: ...
+
+
+def keeper(clock: VirtualClock, life: Life) -> EngineKeeper:
+    """One whose engine is ready now."""
+    made = EngineKeeper(parse_profile("null", {"model": {"kind": "null"}}), None, clock)
+    made._life, made._over = cast(EngineLife, life), False
+    made._take(messages.Ready(0, 1, "max_sessions", 1, ""))
+    return made
+
+
+def wait(keeper: EngineKeeper, clock: VirtualClock, seconds: float) -> None:
+    for _ in range(int(seconds / LOOK_S)):
+        clock.advance(LOOK_S)
+        keeper.look()
+
+
+def test_it_is_ended_once_and_whoever_follows_is_told() -> None:
+    async def scene() -> None:
+        clock, life, follower = VirtualClock(100.0), Life(traced=False), Follower()
+        kept = keeper(clock, life)
+        kept.follower = follower
+        wait(kept, clock, 64.0)
+        assert (life.killed, kept.state) == (0, "engine_busy")
+        wait(kept, clock, 600.0)
+        assert (life.killed, kept.state, kept.deaths) == (1, "restarting", 1)
+        assert follower.told == [
+            ("the engine process said nothing for 64.2 s and was ended", "engine_hung"),
+        ]
+        assert kept.metrics.summary()["engine_hangs"] == 1
+
+    asyncio.run(scene())
+
+
+def test_one_in_a_debuggers_hands_is_left_alone() -> None:
+    async def scene() -> None:
+        clock, life = VirtualClock(100.0), Life(traced=True)
+        kept = keeper(clock, life)
+        wait(kept, clock, 600.0)
+        assert (life.killed, kept.state) == (0, "engine_busy")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("lived_s", [0.0, 300.0])
+def test_the_silence_at_its_end_is_no_part_of_its_life(lived_s: float) -> None:
+    """Else one that hangs in its first tick, every time, would be started again for ever."""
+
+    async def scene() -> None:
+        clock, life = VirtualClock(100.0), Life(traced=False)
+        kept = keeper(clock, life)
+        clock.advance(lived_s)
+        kept._silence.begin(clock.now())
+        wait(kept, clock, 65.0)
+        assert life.killed == 1
+        assert kept._lived_s == pytest.approx(lived_s)
+
+    asyncio.run(scene())

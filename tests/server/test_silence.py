@@ -1,0 +1,85 @@
+"""When an engine is busy, and when it hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from metronome_cli.profile import parse_profile
+from metronome_cli.server.silence import LOOK_S, Silence
+
+
+def silence(frame_s: float = 2.0, **server: float) -> Silence:
+    profile = parse_profile(
+        "null", {"model": {"kind": "null"}, "beat": {"frame_s": frame_s}, "server": server}
+    )
+    made = Silence(profile)
+    made.begin(100.0)
+    return made
+
+
+def wait(silence: Silence, since: float, seconds: float) -> float:
+    """Look as often as a gateway does; when that is over."""
+    for _ in range(int(seconds / LOOK_S)):
+        since += LOOK_S
+        silence.look(since)
+    return since
+
+
+@pytest.mark.parametrize(
+    ("frame_s", "hang_s", "busy", "hung"),
+    [(2.0, 60.0, 14.0, 64.0), (0.5, 60.0, 11.0, 61.0), (0.5, 6.0, 4.0, 7.0), (20.0, 60.0, 50.0, 100.0)],
+)
+def test_it_is_busy_first_and_hangs_after_the_profiles_seconds_and_two_frames(
+    frame_s: float, hang_s: float, busy: float, hung: float
+) -> None:
+    engine = silence(frame_s, hang_s=hang_s)
+    now = wait(engine, 100.0, busy)
+    assert not engine.is_busy
+    now = wait(engine, now, LOOK_S)
+    assert engine.is_busy
+    assert not engine.is_hung
+    now = wait(engine, now, hung - busy - LOOK_S)
+    assert not engine.is_hung
+    wait(engine, now, LOOK_S)
+    assert engine.is_hung
+
+
+def test_the_next_beat_ends_it() -> None:
+    engine = silence()
+    engine.begin(wait(engine, 100.0, 70.0))
+    assert not engine.is_busy
+    assert not engine.is_hung
+
+
+def test_a_long_tick_that_says_a_word_now_and_then_is_late_and_does_not_hang() -> None:
+    engine = silence()
+    now = 100.0
+    for _ in range(5):
+        now = wait(engine, now, 50.0)
+        engine.heard(now)
+    assert engine.is_busy
+    assert not engine.is_hung
+    wait(engine, now, 64.5)
+    assert engine.is_hung
+
+
+def test_who_slept_blames_nobody_else() -> None:
+    engine = silence()
+    engine.look(100.0 + 8 * 3600.0)
+    assert not engine.is_busy
+    assert not engine.is_hung
+    wait(engine, 100.0 + 8 * 3600.0, 65.0)  # awake, and still nothing
+    assert engine.is_hung
+
+
+def test_while_a_model_loads_no_beat_is_waited_for() -> None:
+    engine = silence()
+    wait(engine, 100.0, 20.0)
+    engine.stop()
+    wait(engine, 200.0, 600.0)
+    engine.heard(900.0)
+    assert not engine.is_busy
+    assert not engine.is_hung
+    engine.begin(1000.0)
+    wait(engine, 1000.0, 20.0)
+    assert engine.is_busy
