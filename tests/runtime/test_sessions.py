@@ -118,7 +118,7 @@ def test_a_cut_takes_all_that_came_since_the_last_one() -> None:
 def test_audio_beyond_the_limit_is_refused_whole() -> None:
     session = Session(1, 0.0, max_pending_s=1.0)
     session.hear(np.zeros(15_999, np.float32), 0.0)
-    with pytest.raises(InputError, match="at most 1 s may wait") as caught:
+    with pytest.raises(InputError, match=r"at most 1 s \(server.max_pending_s\) may wait") as caught:
         session.hear(np.zeros(2, np.float32), 0.0)
     assert caught.value.code == "buffer_full"
     session.hear(np.zeros(1, np.float32), 0.0)
