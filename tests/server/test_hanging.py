@@ -13,6 +13,7 @@ from metronome_cli import wire
 from metronome_cli.report import read_report
 
 from .running import PATIENCE_S, WHOLE, Caller, Server, answered, ask, call, text_of
+from .test_gateways import on_both
 
 SOURCE = Path(metronome_cli.__file__).parents[1]
 Start = Callable[..., Server]
@@ -49,7 +50,7 @@ def test_callers_hear_of_a_hang_before_its_end_and_of_its_end_and_the_server_goe
 ) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
     env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}"}
-    server = start(kind="hangs:Hangs", mode="turn", frame_s=0.05, more="hang_s = 2.4", env=env)
+    server = start(kind="hangs:Hangs", mode="turn", frame_s=0.05, more="hang_s = 3.4", env=env)
 
     async def scene() -> None:
         async with call(server) as one, call(server) as two:
@@ -60,7 +61,7 @@ def test_callers_hear_of_a_hang_before_its_end_and_of_its_end_and_the_server_goe
             for caller in (one, two):
                 error = await caller.error()
                 assert (error.type, error.code) == ("server_error", "engine_busy")
-                assert "no beat for 1." in error.message
+                assert "the engine has told of no beat for " in error.message
             assert (await asyncio.to_thread(server.health))[1]["status"] == "engine_busy"
             os.kill(server.engine, signal.SIGCONT)
             await still_there(one)
@@ -72,7 +73,7 @@ def test_callers_hear_of_a_hang_before_its_end_and_of_its_end_and_the_server_goe
                 errors = [await caller.error() for _ in range(2)]
                 assert [error.code for error in errors] == ["engine_busy", "engine_hung"]
                 assert errors[1].type == "server_error"
-                assert "said nothing for 2." in errors[1].message
+                assert "the engine process said nothing for " in errors[1].message
                 assert await caller.hung_up() == wire.CLOSE_ENGINE_DEAD
         await until_health(server, "ok")
         async with call(server) as three:
@@ -87,3 +88,24 @@ def test_callers_hear_of_a_hang_before_its_end_and_of_its_end_and_the_server_goe
     assert "and was ended: calls are closed and new ones refused until it is back" in said
     found = read_report(server.folder).results
     assert (found["engine_busy"], found["engine_hangs"], found["engine_restarts"]) == (2, 1, 1)
+
+
+def test_callers_of_every_gateway_are_told(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}"}
+    more = "gateways = 2\nhang_s = 2"
+    server = start(
+        kind="hangs:Hangs", mode="turn", frame_s=0.05, max_sessions=40, blocks=2000, more=more, env=env
+    )
+
+    async def scene() -> None:
+        async with on_both(server) as callers:
+            await ask(callers["2"], "hang")
+            for caller in callers.values():
+                codes = [(await caller.error()).code for _ in range(2)]
+                assert codes == ["engine_busy", "engine_hung"]
+                assert await caller.hung_up() == wire.CLOSE_ENGINE_DEAD
+        await until_health(server, "ok")
+
+    asyncio.run(scene())
+    server.stop()

@@ -201,7 +201,7 @@ class EngineLink:
     def _take(self, message: messages.ToGateway) -> None:
         if self._over and not isinstance(message, messages.Failed):
             return  # what was still on its way when the engine died
-        self._silence.heard(self._clock.now())
+        self._silence.heard()
         match message:
             case messages.Ready():
                 self._is_ready(message)

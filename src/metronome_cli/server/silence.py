@@ -30,16 +30,16 @@ class Silence:
         self.beatless_s = 0.0  # since the latest beat,
         self.mute_s = 0.0  # and since anything was said
         self._looked: float | None = None  # None: no beat is waited for
+        self._spoke = False  # since then
 
     def begin(self, now: float) -> None:
         """A beat is waited for from now on; this one has come."""
         self.beatless_s = self.mute_s = 0.0
         self._looked = now
 
-    def heard(self, now: float) -> None:
-        """Something was said that is no beat."""
-        self.look(now)
-        self.mute_s = 0.0
+    def heard(self) -> None:
+        """Something was said, a beat or not; the next look counts it."""
+        self._spoke = True
 
     def stop(self) -> None:
         """The engine is over: no beat is waited for."""
@@ -51,8 +51,8 @@ class Silence:
         if self._looked is not None:
             passed = min(now - self._looked, _MOST_S)
             self.beatless_s += passed
-            self.mute_s += passed
-            self._looked = now
+            self.mute_s = 0.0 if self._spoke else self.mute_s + passed
+            self._looked, self._spoke = now, False
 
     @property
     def is_busy(self) -> bool:
