@@ -35,7 +35,7 @@ import torch
 from metronome_cli.clock import SystemClock
 from metronome_cli.engine.cuda import Begun, CudaSteps
 from metronome_cli.engine.decoder import Decoder
-from metronome_cli.engine.device import block_bytes, fit_pool
+from metronome_cli.engine.device import Need, block_bytes, fit_pool
 from metronome_cli.engine.engine import Engine
 from metronome_cli.engine.graphs import Graphs
 from metronome_cli.engine.kv_pool import Narrow
@@ -213,7 +213,7 @@ def most_calls(name: str, decoder: Decoder) -> list[dict[str, Any]]:
     tower = None if is_moshi else Tower(decoder.config.hidden)
     kind = Kind(age=3000, asked=(1, 1) if is_moshi else (TOKENS_IN, TOKENS_OUT), tower=tower)
     block = block_bytes(decoder.config, BLOCK, torch.bfloat16)
-    engine = Engine(decoder, fit_pool("free", TOWER_BYTES, block, decoder.device), BLOCK, APPEND)
+    engine = Engine(decoder, fit_pool("free", Need(TOWER_BYTES, block), decoder.device), BLOCK, APPEND)
     most = engine.pool.total // BLOCKS
     slowest: dict[int, float] = {}
 

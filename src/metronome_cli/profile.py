@@ -28,7 +28,7 @@ Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
 
 
 NOT_COUNTED = (
-    "only a GPU's memory is counted: give a number (`metronome profile show` tells what a call takes)"
+    "only a GPU's memory is filled up: give a number (`metronome profile show` tells what a call takes)"
 )
 
 
@@ -152,7 +152,7 @@ class ServerSection(_Section):
 
 class RunSection(_Section):
     device: Literal["cpu", "cuda"] = "cpu"  # where the model computes, but a cascade's ears
-    threads: Count = 2
+    threads: Annotated[int, Field(ge=1, le=1024)] = 2
     seed: Annotated[int, Field(ge=0)] = 0
 
 

@@ -250,11 +250,11 @@ def test_the_exit_code_says_whether_anything_is_wrong() -> None:
 
 def test_each_problem_is_one_line_with_its_cost_and_its_cure(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    file.write_text('[model]\nkind = "null"\n[run]\nthreads = 4096\n[server]\nport = 0\n')
+    file.write_text('[model]\nkind = "null"\n[run]\nthreads = 1024\n[server]\nport = 0\n')
     result = doctor("--profile", str(file))
     assert result.exit_code == 3
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("cores: ")]
-    assert "Costs: 4096 threads wait for each other" in line
+    assert "Costs: 1024 threads wait for each other" in line
     assert "Mend: set run.threads to " in line
 
 

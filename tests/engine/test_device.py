@@ -10,7 +10,7 @@ import torch
 
 from metronome_cli.engine import device
 from metronome_cli.engine.decoder import DecoderConfig
-from metronome_cli.engine.device import block_bytes, check_kernels, device_of, fit_pool
+from metronome_cli.engine.device import Need, block_bytes, check_kernels, device_of, fit_pool
 from metronome_cli.engine.random_weights import SIZES
 from metronome_cli.errors import ProfileError
 
@@ -74,24 +74,74 @@ def test_what_kernels_are_written_for(config: DecoderConfig) -> None:
     check_kernels(config, torch.bfloat16)
 
 
+CPU = torch.device("cpu")
+
+
 def test_weights_that_do_not_fit(card: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProfileError, match=r"weights take 60\.0 GiB beside 4\.0 GiB.*40\.0 GiB are free"):
-        fit_pool(100, 60 * GIB, block_bytes(QWEN, 64, torch.bfloat16), CUDA)
+    with pytest.raises(ProfileError, match=r"weights take 60 GiB beside 4 GiB.*and 40 GiB are free"):
+        fit_pool(100, Need(60 * GIB, block_bytes(QWEN, 64, torch.bfloat16)), CUDA)
 
 
 def test_the_largest_pool_that_fits_is_told(card: pytest.MonkeyPatch) -> None:
     block = block_bytes(QWEN, 64, torch.bfloat16)
     assert block == 64 * 28 * 4 * 128 * 2 * 2
-    most = 21 * GIB // block - 1
-    with pytest.raises(ProfileError, match=rf"21\.0 GiB are free beside the weights; use at most {most}"):
-        fit_pool(most + 1, 15 * GIB, block, CUDA)
-    assert fit_pool(most, 15 * GIB, block, CUDA) == most
-    assert fit_pool("free", 15 * GIB, block, CUDA) == most
+    most, need = 21 * GIB // block - 1, Need(15 * GIB, block)
+    with pytest.raises(ProfileError, match=rf"21 GiB are free beside the weights; use at most {most}$"):
+        fit_pool(most + 1, need, CUDA)
+    assert fit_pool(most, need, CUDA) == most
+    assert fit_pool("free", need, CUDA) == most
 
 
-def test_only_a_gpu_counts_its_free_memory() -> None:
-    assert fit_pool(7, 15 * GIB, 1, torch.device("cpu")) == 7
+def test_a_cpus_memory_is_counted_but_never_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "free_memory", lambda: 8 * GIB)
+    need = Need(2 * GIB, GIB // 4)
+    assert fit_pool(23, need, CPU) == 23
+    with pytest.raises(ProfileError, match=r"pool.blocks = 24: 24 blocks take 6 GiB, .*; use at most 23$"):
+        fit_pool(24, need, CPU)
+    with pytest.raises(ProfileError, match=r"its weights take 9 GiB, and 8 GiB are free"):
+        fit_pool(1, Need(9 * GIB, 1), CPU)
+    with pytest.raises(ProfileError, match=r"pool.blocks = 'free': only a GPU's memory is filled"):
+        fit_pool("free", need, CPU)
+
+
+def test_where_nobody_tells_what_is_free_a_pool_is_as_large_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "free_memory", lambda: None)
+    assert fit_pool(10**7, Need(15 * GIB, GIB, calls=10**9, beside=GIB), CPU) == 10**7
+
+
+@pytest.mark.parametrize(
+    ("blocks", "calls", "told"),
+    [
+        (4, 10**9, 14),  # as many as fit beside the pool that is asked for: 16 - (4 + 1) / 2 GiB
+        (400, 10**9, 16),  # which does not fit by itself: beside the smallest
+        ("free", 17, 16),
+    ],
+)
+def test_too_many_calls_are_named_and_not_the_model(
+    card: pytest.MonkeyPatch, blocks: Any, calls: int, told: int
+) -> None:
+    """41 GiB are free, 20 GiB are weights, 4 GiB to work in; the smallest pool takes one of the 17 left."""
+    card.setattr(torch.cuda, "mem_get_info", lambda _: (41 * GIB, 80 * GIB))
+    need = Need(20 * GIB, GIB // 2, beside=GIB, calls=calls)
+    with pytest.raises(ProfileError, match=rf"each call takes 1 GiB.*use at most {told}$") as caught:
+        fit_pool(blocks, need, CUDA)
+    assert (caught.value.field, caught.value.value) == ("admission.max_sessions", calls)
+    fitting = dataclasses.replace(need, calls=told)
+    assert fit_pool(blocks if blocks == 4 else "free", fitting, CUDA) >= 1
+
+
+def test_a_pool_that_calls_leave_no_room_for_says_so(card: pytest.MonkeyPatch) -> None:
+    need = Need(20 * GIB, GIB // 2, beside=GIB, calls=10)
+    with pytest.raises(ProfileError, match=r"beside the weights and what 10 calls take.*use at most 11$"):
+        fit_pool(12, need, CUDA)
+    assert fit_pool(11, need, CUDA) == 11
+
+
+def test_a_block_too_large_for_any_pool_is_named_and_not_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "free_memory", lambda: 8 * GIB)
     with pytest.raises(
-        ProfileError, match=r"pool.blocks = 'free': only a GPU's memory is counted: give a number"
-    ):
-        fit_pool("free", 0, 1, torch.device("cpu"))
+        ProfileError, match=r"such a block takes 32 GiB, and 6 GiB are.*use at most 96$"
+    ) as caught:
+        fit_pool(1, Need(2 * GIB, 32 * GIB, places=1024), CPU)
+    assert (caught.value.field, caught.value.value) == ("pool.block_size", 1024)
+    assert fit_pool(1, Need(2 * GIB, 3 * GIB, places=96), CPU) == 1

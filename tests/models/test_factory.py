@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+import gc
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from metronome_cli.engine import weights
-from metronome_cli.errors import ProfileError
+from metronome_cli.engine import device, weights
+from metronome_cli.errors import AssetError, ProfileError
+from metronome_cli.frame import Frame
 from metronome_cli.kinds import KINDS
-from metronome_cli.models import qwen_omni
+from metronome_cli.models import qwen_omni, room
 from metronome_cli.models.factory import build, check, find
 from metronome_cli.models.null import NullModel
 from metronome_cli.profile import Profile, parse_profile
+
+from .tiny_minicpm import Reference
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,7 +67,8 @@ def of_type(folder: Path, kind: str, model_type: object) -> Profile:
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.weights])
 def test_a_checkpoint_of_another_architecture_is_refused_before_it_is_read(tmp_path: Path, kind: str) -> None:
     for model_type in KINDS[kind].types:
-        check(of_type(tmp_path, kind, model_type))
+        with pytest.raises(AssetError):  # it is read on, and there is no more than this to be read
+            check(of_type(tmp_path, kind, model_type))
     with pytest.raises(ProfileError, match=f"'gpt2'; model.kind {re.escape(kind)} reads") as caught:
         check(of_type(tmp_path, kind, "gpt2"))
     assert caught.value.field == "model.thinker"
@@ -75,3 +83,133 @@ def test_the_architectures_of_a_kind_are_those_that_its_reader_takes() -> None:
         assert KINDS[kind].types == (family.whole, family.thinker)
     for kind in ("cascade", "text"):
         assert KINDS[kind].types == weights._FAMILIES
+
+
+# ---- What is too large ----
+
+
+@pytest.fixture(scope="module")
+def folders(
+    tiny_chat: Path, tmp_path_factory: pytest.TempPathFactory, tiny_moshi: Any, qwen25: Any, qwen3: Any
+) -> dict[str, Path]:
+    """A small checkpoint of each kind that has weights."""
+    minicpm = Reference().save(tmp_path_factory.mktemp("minicpm"))
+    omni = {"qwen2.5-omni": qwen25.folder, "qwen3-omni": qwen3.folder, "minicpm-o": minicpm}
+    return {"text": tiny_chat, "moshi": tiny_moshi[0], **omni}
+
+
+FRAMES = {"moshi": 0.08, "minicpm-o": 1.0}
+
+
+def small(kind: str, folder: Path | None, **changes: Any) -> Profile:
+    """A set-up of that kind; `changes` map section_field to a value."""
+    model = {"kind": kind, "rate": KINDS[kind].rate or 16_000, "header": "Be brief."}
+    data: dict[str, dict[str, Any]] = {
+        "model": model | ({"thinker": str(folder)} if folder else {}),
+        "beat": {"frame_s": FRAMES.get(kind, 0.32), "tau": 1, "prefill_tokens": 40},
+        "window": {"window": 64, "sinks": 4},
+        "run": {"threads": 1},
+    }
+    if kind == "moshi":
+        data["model"]["mode"] = "free"
+    for key, value in changes.items():
+        section, _, name = key.partition("_")
+        data.setdefault(section, {})[name] = value
+    return parse_profile("test", data)
+
+
+TOO_LARGE = {"pool_blocks": 10_000_000, "pool_block_size": 2**31, "admission_max_sessions": 2**31}
+
+
+@pytest.mark.parametrize("setting", TOO_LARGE)
+@pytest.mark.parametrize("kind", ["text", "moshi", "minicpm-o", "qwen2.5-omni", "qwen3-omni"])
+def test_what_no_memory_holds_is_refused_by_name_and_what_is_told_fits(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, kind: str, setting: str
+) -> None:
+    monkeypatch.setattr(device, "free_memory", lambda: 2**30 // 4)
+    asked = small(kind, folders[kind], **{setting: TOO_LARGE[setting]})
+    if setting == "admission_max_sessions" and kind not in ("moshi", "minicpm-o"):
+        check(asked)  # such a call takes nothing but blocks
+        return
+    for refuse in (build, check):
+        with pytest.raises(ProfileError, match=r"use at most \d+$") as caught:
+            refuse(asked)
+        assert caught.value.field == setting.replace("_", ".", 1)
+    told = int(re.findall(r"\d+", caught.value.cure)[-1])
+    monkeypatch.setattr(device, "free_memory", lambda: 2**30 // 4)
+    check(small(kind, folders[kind], **{setting: told}))
+    with pytest.raises(ProfileError):
+        check(small(kind, folders[kind], **{setting: told + 1}))
+
+
+@pytest.mark.parametrize("name", ["moshi", "minicpm-o"])
+def test_what_a_call_takes_from_the_start_is_counted(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Within a tenth of what the tensors that are there for each call really take."""
+    needs: list[device.Need] = []
+
+    def fit(blocks: int, need: device.Need, _: object) -> int:
+        needs.append(need)
+        return blocks
+
+    monkeypatch.setattr(room, "fit_pool", fit)
+    sizes = []
+    for calls in (2, 66):
+        gc.collect()
+        made = build(small(name, folders[name], admission_max_sessions=calls, pool_blocks=20))
+        sizes.append(_tensor_bytes())
+        del made
+    taken = (sizes[1] - sizes[0]) / 64
+    assert taken == pytest.approx(needs[0].beside, rel=0.1)
+
+
+def _tensor_bytes() -> int:
+    """Of all that is alive, each piece of memory counted once."""
+    alive = [some for some in gc.get_objects() if type(some) is torch.Tensor and not some.is_mkldnn]
+    storages = [some.untyped_storage() for some in alive]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory\nframe #0"),
+        RuntimeError("Storage size calculation overflowed with sizes=[9]"),
+    ],
+)
+def test_memory_that_runs_out_all_the_same_is_told_with_a_cure(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(NullModel, "__init__", fail)
+    with pytest.raises(
+        ProfileError, match=r"memory ran out \(.*\); use fewer, or less than admission"
+    ) as caught:
+        build(own("null"))
+    assert caught.value.field == "pool.blocks"
+    assert "frame #0" not in caught.value.cure
+
+
+def test_another_error_of_a_model_is_not_taken_for_one_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(NullModel, "__init__", fail)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        build(own("null"))
+
+
+@pytest.mark.parametrize("kind", ["null", "text", "qwen3-omni"])
+def test_the_longest_frame_and_the_most_tokens_of_one_are_no_loop_to_wait_for(
+    folders: dict[str, Path], kind: str
+) -> None:
+    """Three years of audio and two thousand million tokens a frame: both pass, and a silent tick is over."""
+    large = {"beat_prefill_tokens": 2**40, "window_policy": "unbounded", "model_mode": "turn"}
+    model = build(small(kind, folders.get(kind), beat_frame_s=1e8, beat_tau=2**31, **large))
+    assert model.open(1, 0) is None
+    assert len(list(model.tick([Frame(1, np.zeros(160, np.float32))]))) == 1

@@ -102,11 +102,14 @@ def policy_of(profile: Profile) -> Policy:
 
     A tokenizer that is not here cannot count it. Of a model of one's own nothing is known: no header.
     """
-    pinned, policy = kind_of(profile.model.kind).pinned, profile.policy(0)
-    if pinned is None or not isinstance(policy, Window):
+    kind, policy = kind_of(profile.model.kind), profile.policy(0)
+    if kind.pinned is None or not isinstance(policy, Window):
         return policy
-    words = math.ceil(len(profile.model.header.split()) * _TOKENS_A_WORD)
-    return profile.policy(min(words + pinned, policy.window))  # what is longer is refused when it is read
+    header = "" if "model.header" in kind.unused else profile.model.header
+    words = math.ceil(len(header.split()) * _TOKENS_A_WORD)
+    return profile.policy(
+        min(words + kind.pinned, policy.window)
+    )  # what is longer is refused when it is read
 
 
 def session_blocks(profile: Profile) -> int | None:
@@ -134,15 +137,6 @@ def bytes_of(text: str) -> int:
     if found is None:
         raise ProfileError("memory", text, "use a number and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB: 80GiB")
     return int(float(found[1]) * _UNITS[found[2]])
-
-
-def in_bytes(size: float) -> str:
-    """A size as people read it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"
 
 
 def _caches(config: Any) -> Iterator[Cache]:

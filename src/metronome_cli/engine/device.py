@@ -1,6 +1,6 @@
 """Whether a device can compute what is asked of it, asked before anything is loaded or captured.
 
-Knows:   CUDA cards and their memory, what the kernels are written for.
+Knows:   a device's free memory, CUDA cards, what the kernels are written for.
 Ignores: checkpoints and sessions.
 
 An error here names the number that does not fit and the largest that would: nobody is to run out of memory in
@@ -9,12 +9,14 @@ the middle of a call.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
 import torch
 
 from ..errors import ProfileError
+from ..memory import free_memory, in_bytes
 from ..profile import NOT_COUNTED
 from .decoder import DecoderConfig
 from .kv_pool import FP8
@@ -62,34 +64,76 @@ def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> i
     return 2 * config.layers * config.kv_heads * block_size * head
 
 
-def fit_pool(blocks: int | Literal["free"], weights: int, block: int, device: torch.device) -> int:
-    """How many blocks a pool gets beside `weights` that are still to be loaded: as asked, or all that fit.
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What is to lie on a device, in bytes: `weights` that are still to be loaded, one `block` of `places`
+    tokens, and what each of so many `calls` takes `beside` the pool from the start."""
 
-    `weights` and one `block` in bytes. ProfileError when both do not fit the free memory.
+    weights: int
+    block: int
+    places: int = 1
+    beside: int = 0
+    calls: int = 0
+
+
+def fit_pool(blocks: int | Literal["free"], need: Need, device: torch.device) -> int:
+    """How many blocks a pool gets: as asked, or all that fit.
+
+    ProfileError, naming what is too large and what would fit, when the free memory does not hold all of it.
+    Where nobody tells how much is free, a pool is as large as asked.
     """
-    if device.type != "cuda":
-        if blocks == "free":
-            raise ProfileError("pool.blocks", blocks, NOT_COUNTED)
-        return blocks
-    free, _ = torch.cuda.mem_get_info(device)
-    left = free - weights - _WORK_BYTES
-    most = left // block - 1  # one more is scratch
+    is_gpu = device.type == "cuda"
+    if not is_gpu and blocks == "free":
+        raise ProfileError("pool.blocks", blocks, NOT_COUNTED)
+    work, free = _WORK_BYTES if is_gpu else 0, _free_memory(device)
+    if free is None:
+        return int(blocks)
+    left = free - need.weights - work
+    asked = 1 if blocks == "free" else blocks
+    if left < 2 * need.block:  # one, and one more that is scratch
+        raise _no_block(need, free, work, asked)
+    if need.beside * need.calls > left - 2 * need.block:
+        raise _no_calls(need, free, work, asked)
+    left -= need.beside * need.calls
+    most = left // need.block - 1
+    if blocks == "free" or blocks <= most:
+        return most if blocks == "free" else blocks
+    also = f" and what {need.calls} calls take from the start" if need.beside else ""
+    cure = f"{blocks} blocks take {in_bytes(blocks * need.block)}, and {in_bytes(left)} are free beside the"
+    raise ProfileError("pool.blocks", blocks, f"{cure} weights{also}; use at most {most}")
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes of it that can still be taken; None where nobody tells."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+
+
+def _no_block(need: Need, free: int, work: int, blocks: int) -> ProfileError:
+    """Not even one block fits: the error names the block where a smaller one would, else the model."""
+    left = free - need.weights - work
+    room = max(left - need.beside * need.calls, 0)
+    most = room // (blocks + 1) * need.places // need.block or left // 2 * need.places // need.block
     if most < 1:
-        cure = (
-            f"its weights take {_gib(weights)} GiB beside {_gib(_WORK_BYTES)} GiB to work in, and "
-            f"{_gib(free)} GiB are free: use a smaller model, or model.dtype = bfloat16"
-        )
-        raise ProfileError("model.thinker", f"{_gib(weights)} GiB", cure)
-    if blocks == "free":
-        return most
-    if blocks > most:
-        cure = (
-            f"{blocks} blocks take {_gib(blocks * block)} GiB, and {_gib(left)} GiB are free beside the "
-            f"weights; use at most {most}"
-        )
-        raise ProfileError("pool.blocks", blocks, cure)
-    return blocks
+        return _no_weights(need, free, work)
+    cure = f"such a block takes {in_bytes(need.block)}, and {in_bytes(left)} are free beside the weights"
+    return ProfileError("pool.block_size", need.places, f"{cure}; use at most {most}")
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f}"
+def _no_calls(need: Need, free: int, work: int, blocks: int) -> ProfileError:
+    """Not even a pool of one block fits beside the calls. As many are told as fit beside the pool that was
+    asked for, or, where none do, beside the smallest."""
+    left = free - need.weights - work
+    most = (left - (blocks + 1) * need.block) // need.beside
+    most = most if most >= 1 else (left - 2 * need.block) // need.beside
+    if most < 1:
+        return _no_weights(need, free, work)
+    cure = f"each call takes {in_bytes(need.beside)} beside the pool from the start, and {in_bytes(left)}"
+    cure = f"{cure} are free beside the weights; use at most {most}"
+    return ProfileError("admission.max_sessions", need.calls, cure)
+
+
+def _no_weights(need: Need, free: int, work: int) -> ProfileError:
+    beside = f" beside {in_bytes(work)} to work in" if work else ""
+    cure = f"its weights take {in_bytes(need.weights)}{beside}, and {in_bytes(free)} are free: use a smaller"
+    cure = f"{cure} model, or model.dtype = bfloat16"
+    return ProfileError("model.thinker", in_bytes(need.weights), cure)

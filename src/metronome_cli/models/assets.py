@@ -36,6 +36,7 @@ __all__ = [
     "cache_folder",
     "condition",
     "fetch",
+    "here",
     "locate",
     "where",
 ]
@@ -125,6 +126,14 @@ def where(name_or_path: str) -> Path:
     """Where `locate` would look for it first; nothing is fetched, and there may be nothing."""
     asset = ASSETS.get(name_or_path)
     return Path(name_or_path).expanduser() if asset is None else _folder(asset)
+
+
+def here(name_or_path: str) -> Path | None:
+    """The folder of a checkpoint that `locate` would give without fetching anything; None: there is none."""
+    asset, folder = ASSETS.get(name_or_path), where(name_or_path)
+    if asset is not None and condition(asset).state != "have":
+        return None
+    return folder if (folder / "config.json").is_file() else None
 
 
 def condition(asset: Asset, *, verify: bool = False) -> Condition:

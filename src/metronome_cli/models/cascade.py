@@ -44,6 +44,11 @@ class Cascade:
         )
         self._calls: dict[SessionId, _Ear] = {}
 
+    @staticmethod
+    def check(profile: Profile) -> None:
+        """As of `TextModel`; what the ears are, shows when they are loaded."""
+        TextModel.check(profile)
+
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         refused = self._text.open(session, seed, terms)
         if refused is None:

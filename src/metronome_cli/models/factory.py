@@ -21,10 +21,26 @@ _METHODS = ("open", "tick", "cancel", "close", "blocks", "policy", "usage")  # o
 def build(profile: Profile) -> TickEngine:
     """The model of `profile`, loaded and ready to tick.
 
-    AssetError when weights are missing; ProfileError when one session does not fit the pool, or when a model
-    of one's own cannot be imported or is no TickEngine.
+    AssetError when weights are missing; ProfileError when one session does not fit the pool, when memory runs
+    out, or when a model of one's own cannot be imported or is no TickEngine.
     """
-    return find(profile.model.kind)(profile)
+    make = find(profile.model.kind)
+    try:
+        return make(profile)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        pool, calls = profile.pool, profile.admission.max_sessions
+        said = str(error).partition("\n")[0] or type(error).__name__
+        cure = f"memory ran out ({said}); use fewer, or less than admission.max_sessions = {calls}"
+        raise ProfileError("pool.blocks", pool.blocks, f"{cure}, or a smaller model") from error
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """torch has a class of its own for a GPU's memory, and for the rest nothing but words."""
+    words = ("CPUAllocator", "Storage size calculation overflowed")
+    is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_named or any(word in str(error) for word in words)
 
 
 def check(profile: Profile) -> None:

@@ -40,7 +40,7 @@ from ..engine.weights import build_decoder, check_plain, decoder_config, dtype_o
 from ..errors import AssetError
 from ..frame import Frame, Refused, Said, SessionId, TickEvent
 from ..profile import OWN, Profile, Terms
-from .assets import locate
+from .assets import here, locate
 from .chat import Chat
 from .minicpm_ears import Hearing, MiniCpmEars
 from .minicpm_encoder import POSITIONS, Encoder, Take, cache_bytes
@@ -180,14 +180,19 @@ class MiniCpmO(Omni[Hearing]):
     def __init__(self, profile: Profile) -> None:
         torch.set_num_threads(profile.run.threads)
         folder = locate(profile.model.thinker)
-        sizes, chat = read_sizes(folder), MiniCpmChat(folder, profile)
-        blocks = make_room(profile, chat, sizes, count_weights(folder, PARTS))
+        sizes, chat, blocks = _prepare(profile, folder)
         checkpoint = Checkpoint(folder, dtype_of(profile.model.dtype), device_of(profile.run.device), PARTS)
         ears = make_ears(profile, sizes, checkpoint.take)
         check_frame(profile, chat, ears, chat.markers())  # before the large part is read
         decoder = build_decoder(sizes.text, checkpoint, "llm.", products_of(profile.model.products))
         checkpoint.check_nothing_left(ignore=["llm.lm_head.weight"] if decoder.config.tied else [])
         self._set_up(profile, chat, (decoder, ears), blocks)
+
+    @staticmethod
+    def check(profile: Profile) -> None:
+        """Of a checkpoint that is here: AssetError if it is not whole, ProfileError if it does not fit."""
+        if folder := here(profile.model.thinker):
+            _prepare(profile, folder)
 
     @classmethod
     def of(cls, profile: Profile, chat: MiniCpmChat, parts: Parts, blocks: int) -> MiniCpmO:
@@ -294,7 +299,7 @@ def random_minicpm(
     config = decoder_config(sizes.text, Path(profile.model.thinker))
     rope: Any = sizes.text.rope_parameters
     decoder = random_decoder(config, theta=rope["rope_theta"], dtype=dtype, device=device, seed=seed)
-    blocks = pool_blocks(profile, profile.check_fit(len(chat.header)), config, taken=0)  # they are there
+    blocks = pool_blocks(profile, profile.check_fit(len(chat.header)), config, weights=0)  # they are there
     return MiniCpmO.of(profile, chat, (decoder, ears), blocks)
 
 
@@ -311,15 +316,20 @@ def _drawn(dtype: torch.dtype, device: torch.device, seed: int) -> Take:
     return take
 
 
+def _prepare(profile: Profile, folder: Path) -> tuple[Sizes, MiniCpmChat, int]:
+    """Sizes, chat and the blocks of its pool: what is known before anything large is read."""
+    sizes, chat = read_sizes(folder), MiniCpmChat(folder, profile)
+    return sizes, chat, make_room(profile, chat, sizes, count_weights(folder, PARTS))
+
+
 def make_room(profile: Profile, chat: MiniCpmChat, sizes: Sizes, weights: int) -> int:
     """Blocks that the pool gets. ProfileError when they, the weights (so many numbers) and the ears' caches
     do not fit the device."""
     dtype = dtype_of(profile.model.dtype)
-    caches = (profile.admission.max_sessions + 1) * cache_bytes(sizes.audio, dtype)
+    cache, policy = cache_bytes(sizes.audio, dtype), profile.check_fit(len(chat.header))
     config = decoder_config(sizes.text, Path(profile.model.thinker))
-    return pool_blocks(
-        profile, profile.check_fit(len(chat.header)), config, weights * dtype.itemsize + caches
-    )
+    # One more place than there are calls, as its ears want it.
+    return pool_blocks(profile, policy, config, weights * dtype.itemsize + cache, beside=cache)
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,9 +28,9 @@ from ..errors import ProfileError
 from ..frame import Failed, Frame, KvUsage, Prefilled, Refused, Said, SessionId, Stalled, TickEvent
 from ..profile import OWN, Profile, Terms
 from ..window import Policy, Unbounded
-from .assets import locate
+from .assets import here, locate
 from .chat import Stream
-from .moshi_config import RATE, codec_bytes, read_config, sizes_of
+from .moshi_config import RATE, codec_bytes, read_config, row_bytes, sizes_of
 from .moshi_weights import Parts, read_parts
 from .room import kept_as, pool_blocks
 from .streams import Place, Streams
@@ -68,7 +69,7 @@ class Moshi:
         _check(profile)
         self._policy = profile.check_fit(HEADER)
         self._parts, blocks = (parts, profile.pool.count) if parts else _load(profile, self._policy)
-        self._check_window(self._policy)
+        _check_window(self._policy, self._parts.window)
         self.engine = Engine(
             self._parts.decoder,
             blocks,
@@ -84,14 +85,18 @@ class Moshi:
 
     @staticmethod
     def check(profile: Profile) -> None:
-        """ProfileError where the profile asks for another beat, rate or manner than Moshi has."""
+        """ProfileError where the profile asks for another beat, rate or manner than Moshi has, or for more
+        than fits; AssetError when a checkpoint that is here is not whole."""
         _check(profile)
+        policy = profile.check_fit(HEADER)
+        if folder := here(profile.model.thinker):
+            _blocks(profile, policy, folder)
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         if terms.instructions:
             raise ProfileError("session.instructions", terms.instructions, "Moshi takes none: leave them out")
         policy = self._profile.session_policy(terms, HEADER, HEADER)
-        self._check_window(policy)
+        _check_window(policy, self._parts.window)
         if not self._free:
             return Refused("pool_full")
         model = self._profile.model
@@ -215,17 +220,6 @@ class Moshi:
     def _is_live(self, call: _Call) -> bool:
         return self._calls.get(call.session) is call  # not closed, nor opened anew on other terms
 
-    def _check_window(self, policy: Policy) -> None:
-        """ProfileError when more would be seen than Moshi was trained to see, or less than it needs."""
-        if isinstance(policy, Unbounded):
-            return
-        most = self._parts.window
-        if not HEADER <= policy.window <= most:
-            cure = (
-                f"use {HEADER} to {most} positions: its codes span {HEADER}, and it was trained to see {most}"
-            )
-            raise ProfileError("window.window", policy.window, cure)
-
 
 def _check(profile: Profile) -> None:
     """ProfileError where the profile asks for another beat, rate or manner than Moshi has."""
@@ -243,9 +237,23 @@ def _check(profile: Profile) -> None:
 def _load(profile: Profile, policy: Policy) -> tuple[Parts, int]:
     """Everything on the profile's device, where it and its pool fit, and how many blocks that pool gets."""
     device, dtype = device_of(profile.run.device), dtype_of(profile.model.dtype)
-    slots = profile.admission.max_sessions
     folder = locate(profile.model.thinker)
+    blocks = _blocks(profile, policy, folder)
+    return read_parts(folder, dtype, device, profile.admission.max_sessions), blocks
+
+
+def _blocks(profile: Profile, policy: Policy, folder: Path) -> int:
+    """Of the pool, by what `folder` says of itself. AssetError or ProfileError as of `Moshi`."""
     config = read_config(folder)
-    taken = count_weights(folder) * dtype.itemsize + slots * codec_bytes(config)
-    blocks = pool_blocks(profile, policy, sizes_of(config), taken)
-    return read_parts(folder, dtype, device, slots), blocks
+    _check_window(policy, config.sliding_window)
+    weights = count_weights(folder) * dtype_of(profile.model.dtype).itemsize
+    beside = codec_bytes(config) + row_bytes(config)
+    return pool_blocks(profile, policy, sizes_of(config), weights, beside)
+
+
+def _check_window(policy: Policy, most: int) -> None:
+    """ProfileError when more would be seen than Moshi was trained to see, or less than it needs."""
+    if isinstance(policy, Unbounded) or HEADER <= policy.window <= most:
+        return
+    cure = f"use {HEADER} to {most} positions: its codes span {HEADER}, and it was trained to see {most}"
+    raise ProfileError("window.window", policy.window, cure)

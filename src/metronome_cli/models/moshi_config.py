@@ -105,3 +105,10 @@ def codec_bytes(config: PreTrainedConfig) -> int:
     codec = config.audio_encoder_config
     size: int = 2 * 2 * 4 * codec.num_hidden_layers * (codec.sliding_window + 8) * codec.hidden_size
     return size
+
+
+def row_bytes(config: PreTrainedConfig) -> int:
+    """About what one call takes in the buffers of a frame: sound in, twice, and out, states, codes."""
+    samples, books = round(RATE / FRAMES), config.num_codebooks
+    size: int = samples * (4 + 4 + 2) + 2 * 4 * config.hidden_size + 8 * 6 * (books + 1)
+    return size

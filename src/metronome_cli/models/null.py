@@ -66,6 +66,8 @@ class NullModel:
                     speaking.append(frame.session)
                 yield event
         for _ in range(self._tau):
+            if not speaking:
+                return
             for session in tuple(speaking):
                 word = self._speak(session)
                 if word:

@@ -33,7 +33,7 @@ from ..engine.rope import Rope, mrope_axes
 from ..engine.weights import build_decoder, check_plain, decoder_config, dtype_of
 from ..errors import AssetError
 from ..profile import Profile
-from .assets import locate
+from .assets import here, locate
 from .chat import Chat
 from .log_mel import LogMel
 from .omni import Markers, Omni, check_frame
@@ -90,24 +90,51 @@ class QwenOmni(Omni[Waiting]):
 
     def __init__(self, profile: Profile) -> None:
         torch.set_num_threads(profile.run.threads)
-        family, folder = _FAMILIES[profile.model.kind], locate(profile.model.thinker)
-        device, dtype = device_of(profile.run.device), dtype_of(profile.model.dtype)
-        config, prefix = _read_config(folder, family)
-        chat, tower = Chat(folder, profile.model.header), family.tower(config.audio_config)
-        markers = _markers(chat)
-        mel = LogMel(_read_extractor(folder, config), device, mirrored=family.mirrored)
-        ears = QwenEars(tower, mel, config.audio_config.output_dim, device)
-        policy = check_frame(profile, chat, ears, markers)  # before anything large is read
-        parts = [prefix + part for part in ("model.", "lm_head.", "audio_tower.")]
-        size = decoder_config(config.text_config, folder)
-        blocks = pool_blocks(profile, policy, size, count_weights(folder, parts) * dtype.itemsize)
-        checkpoint = Checkpoint(folder, dtype, device, parts)
-        fill(tower, Part(checkpoint, prefix + "audio_tower."), device)
+        folder, dtype = locate(profile.model.thinker), dtype_of(profile.model.dtype)
+        plan = _prepare(profile, folder)
+        prefix, device = plan.prefix, device_of(profile.run.device)
+        checkpoint = Checkpoint(folder, dtype, device, _parts(prefix))
+        fill(plan.tower, Part(checkpoint, prefix + "audio_tower."), device)
         products = products_of(profile.model.products)
-        decoder = build_decoder(config.text_config, checkpoint, prefix, products)
+        decoder = build_decoder(plan.config.text_config, checkpoint, prefix, products)
         # Positions of the tower are computed, whether or not somebody saved them.
         checkpoint.check_nothing_left(ignore=[prefix + "audio_tower.positional_embedding."])
-        super().__init__(profile, chat, decoder, ears, markers, blocks)
+        super().__init__(profile, plan.chat, decoder, plan.ears, _markers(plan.chat), plan.blocks)
+
+    @staticmethod
+    def check(profile: Profile) -> None:
+        """Of a checkpoint that is here: AssetError if it is not whole, ProfileError if it does not fit."""
+        if folder := here(profile.model.thinker):
+            _prepare(profile, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What is known before anything large is read; the tower has no weights yet."""
+
+    config: Any  # the thinker's
+    prefix: str  # of its keys
+    chat: Chat
+    tower: Tower
+    ears: QwenEars
+    blocks: int
+
+
+def _prepare(profile: Profile, folder: Path) -> _Prepared:
+    family, device = _FAMILIES[profile.model.kind], device_of(profile.run.device)
+    config, prefix = _read_config(folder, family)
+    chat, tower = Chat(folder, profile.model.header), family.tower(config.audio_config)
+    mel = LogMel(_read_extractor(folder, config), device, mirrored=family.mirrored)
+    ears = QwenEars(tower, mel, config.audio_config.output_dim, device)
+    policy = check_frame(profile, chat, ears, _markers(chat))
+    weights = count_weights(folder, _parts(prefix)) * dtype_of(profile.model.dtype).itemsize
+    blocks = pool_blocks(profile, policy, decoder_config(config.text_config, folder), weights)
+    return _Prepared(config, prefix, chat, tower, ears, blocks)
+
+
+def _parts(prefix: str) -> list[str]:
+    """What the keys that are read begin with."""
+    return [prefix + part for part in ("model.", "lm_head.", "audio_tower.")]
 
 
 def random_omni(
@@ -130,7 +157,7 @@ def random_omni(
     fill_randomly(tower, dtype, device, seed)
     plain = random_decoder(decoder_size, theta=1e6, dtype=dtype, device=device, seed=seed)
     decoder = Decoder(plain.config, plain.weights, _rope(plain.config.head_dim, dtype).to(device))
-    blocks = pool_blocks(profile, policy, decoder_size, taken=0)  # they are there already
+    blocks = pool_blocks(profile, policy, decoder_size, weights=0)  # they are there already
     return Omni(profile, chat, decoder, ears, markers, blocks)
 
 

@@ -97,7 +97,8 @@ class Qwen3Tower:
         self._window = self.positions(self.chunk) * max(1, int(config.n_window_infer) // self.chunk)
 
     def positions(self, frames: int) -> int:
-        return sum(self._convolved(size) for size in _parts(frames, self.chunk))
+        whole, rest = divmod(frames, self.chunk)
+        return whole * self._convolved(self.chunk) + self._convolved(rest)
 
     def __call__(self, features_BMT: Tensor, frames: Sequence[int]) -> list[Tensor]:
         cut = [_parts(count, self.chunk) for count in frames]

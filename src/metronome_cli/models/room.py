@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..engine.decoder import DecoderConfig
-from ..engine.device import block_bytes, device_of, fit_pool
+from ..engine.device import Need, block_bytes, device_of, fit_pool
 from ..engine.kv_pool import FP8, Narrow
 from ..engine.weights import dtype_of
 from ..profile import Profile
@@ -23,17 +23,26 @@ def kept_as(profile: Profile, policy: Policy) -> torch.dtype | Narrow | None:
     """
     if profile.pool.kv == "model":
         return None
-    each = blocks_for(reach(policy)[1], profile.pool.block_size)
-    return Narrow(each * profile.admission.max_sessions, dtype_of(profile.model.dtype))
+    return Narrow(_pinned(profile, policy) * profile.admission.max_sessions, dtype_of(profile.model.dtype))
 
 
-def pool_blocks(profile: Profile, policy: Policy, config: DecoderConfig, taken: int) -> int:
-    """How many blocks the pool gets, beside `taken` bytes of weights and caches that are still to come.
+def pool_blocks(
+    profile: Profile, policy: Policy, config: DecoderConfig, weights: int, beside: int = 0
+) -> int:
+    """How many blocks the pool gets, beside `weights` that are still to come, in bytes.
 
-    ProfileError when both do not fit the profile's device.
+    `beside`: bytes that each call takes from the start, whoever calls. ProfileError when all of it does not
+    fit the profile's device.
     """
-    dtype, size, kv = dtype_of(profile.model.dtype), profile.pool.block_size, kept_as(profile, policy)
+    dtype, size = dtype_of(profile.model.dtype), profile.pool.block_size
     block = block_bytes(config, size, dtype)
-    if isinstance(kv, Narrow):
-        taken, block = taken + kv.pinned * block, block_bytes(config, size, FP8)
-    return fit_pool(profile.pool.blocks, taken, block, device_of(profile.run.device))
+    if profile.pool.kv == "fp8":
+        beside += _pinned(profile, policy) * block
+        block = block_bytes(config, size, FP8)
+    need = Need(weights, block, size, beside, profile.admission.max_sessions)
+    return fit_pool(profile.pool.blocks, need, device_of(profile.run.device))
+
+
+def _pinned(profile: Profile, policy: Policy) -> int:
+    """Blocks of a call's sinks, where they lie apart."""
+    return blocks_for(reach(policy)[1], profile.pool.block_size)

@@ -153,6 +153,8 @@ class Talks:
         speakers = yield from self._prefill(talks)
         for left in range(self._profile.beat.tau - 1, 0, -1):
             speakers = yield from self._decode(speakers, ahead=left > 1)
+            if not speakers:
+                return
 
     def answer(self, talk: Talk, most: int) -> None:
         """Let a call begin a reply of at most `most` tokens, once it has read its inbox."""

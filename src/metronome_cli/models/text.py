@@ -24,7 +24,7 @@ from ..engine.weights import dtype_of, load_decoder, read_decoder_config
 from ..frame import Frame, KvUsage, Prefilled, Refused, SessionId, TickEvent
 from ..profile import OWN, Profile, Terms
 from ..window import Policy
-from .assets import locate
+from .assets import here, locate
 from .chat import Chat
 from .room import pool_blocks
 from .talk import Talk, Talks
@@ -68,13 +68,16 @@ class TextModel:
         folder = locate(profile.model.thinker)
         self._profile = profile
         self._free = profile.model.mode == "free"
-        self._chat = Chat(folder, profile.model.header)
-        policy = profile.check_fit(len(self._chat.header))  # before anything large is read
-        weights = count_weights(folder) * dtype_of(profile.model.dtype).itemsize
-        blocks = pool_blocks(profile, policy, read_decoder_config(folder), weights)
+        self._chat, blocks = _prepare(profile, folder)
         self._talks = Talks(profile, self._chat, _load(folder, profile), blocks=blocks)
         self._engine = self._talks.engine
         self._calls: dict[SessionId, _Call] = {}
+
+    @staticmethod
+    def check(profile: Profile) -> None:
+        """Of a checkpoint that is here: AssetError if it is not whole, ProfileError if it does not fit."""
+        if folder := here(profile.model.thinker):
+            _prepare(profile, folder)
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
         talk = self._talks.open(session, seed, terms)
@@ -135,6 +138,14 @@ class TextModel:
             turn = call.turns.popleft()
             talk.inbox.add(self._chat.turn(turn.text, talk.after))
             self._talks.answer(talk, turn.most)
+
+
+def _prepare(profile: Profile, folder: Path) -> tuple[Chat, int]:
+    """How it chats, and the blocks of its pool: all that is known before anything large is read."""
+    chat = Chat(folder, profile.model.header)
+    policy = profile.check_fit(len(chat.header))
+    weights = count_weights(folder) * dtype_of(profile.model.dtype).itemsize
+    return chat, pool_blocks(profile, policy, read_decoder_config(folder), weights)
 
 
 def _load(folder: Path, profile: Profile) -> Decoder:
