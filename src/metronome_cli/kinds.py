@@ -47,6 +47,7 @@ class Kind:
     pinned: int | None = 8  # tokens of a header beside its words: a chat's markers; None: nobody knows
     beside: int = 0  # bytes that a call of the published model takes beside the pool, in 16 bits
     types: tuple[str, ...] = ()  # what a thinker's config.json may have as model_type
+    unused: tuple[str, ...] = ()  # fields of a profile that it never looks at
 
     @property
     def cache(self) -> Cache | None:
@@ -56,6 +57,8 @@ class Kind:
 
 
 _HERE = "metronome_cli.models"
+_WORDS_OF_EARS = ("model.ears", "model.heard_tokens")  # a Whisper's; other models hear by themselves
+_SAMPLING = ("model.temperature", "model.top_p", "run.seed")
 _TEXTS = ("llama", "qwen2", "qwen3", "qwen3_moe")
 _OMNI = ("a frame whose audio, with its markers, is not less than beat.prefill_tokens",)
 
@@ -73,6 +76,7 @@ KINDS = {
         rate=None,
         caches=_SMALL,
         types=_TEXTS,
+        unused=(*_WORDS_OF_EARS, "model.rate"),
     ),
     "null": Kind(
         f"{_HERE}.null:NullModel",
@@ -80,12 +84,17 @@ KINDS = {
         (),
         rate=None,
         pinned=0,
+        unused=(
+            *("model.thinker", "model.dtype", "model.products", "model.max_reply"),
+            *(*_WORDS_OF_EARS, *_SAMPLING, "window.positions", "pool.kv", "run.device", "run.threads"),
+        ),
     ),
     "qwen2.5-omni": Kind(
         f"{_HERE}.qwen_omni:QwenOmni",
         "Qwen2.5-Omni: its audio tower's embeddings stand among the text; it answers in text.",
         per_s=25,
         refuses=_OMNI,
+        unused=_WORDS_OF_EARS,
         caches={"qwen2.5-omni-7b": Cache(28, 4, 128), "qwen2.5-omni-3b": Cache(36, 2, 128)},
         types=("qwen2_5_omni", "qwen2_5_omni_thinker"),
     ),
@@ -94,6 +103,7 @@ KINDS = {
         "Qwen3-Omni: its audio tower's embeddings stand among the text; it answers in text.",
         per_s=12.5,
         refuses=_OMNI,
+        unused=_WORDS_OF_EARS,
         caches={"qwen3-omni-30b-a3b-instruct": Cache(48, 4, 128)},
         types=("qwen3_omni_moe", "qwen3_omni_moe_thinker"),
     ),
@@ -104,6 +114,7 @@ KINDS = {
         refuses=_OMNI,
         caches={"minicpm-o-4_5": Cache(36, 8, 128)},
         beside=143_130_624,  # its audio encoder's cache
+        unused=_WORDS_OF_EARS,
         types=("minicpmo",),
     ),
     "moshi": Kind(
@@ -119,6 +130,7 @@ KINDS = {
         caches={"hf-moshiko": Cache(32, 32, 128)},
         pinned=2,  # positions that hold no code yet
         beside=16_908_288,  # its codec
+        unused=(*_WORDS_OF_EARS, "model.header", "model.max_reply", "model.products"),
         types=("moshi",),
     ),
 }

@@ -13,30 +13,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .changes import Changes, Name, load_changed, takes_changes
+
 if TYPE_CHECKING:
     from ..profile import Profile
     from .checks import Finding
 
 
+@takes_changes
 def doctor(
     *,
-    profile: Annotated[str, typer.Option(help="A built-in profile, or a path ending in .toml.")] = "laptop",
+    profile: Name = "laptop",
     deep: Annotated[bool, typer.Option("--deep", help="Load its model too, and time a full tick.")] = False,
     out: Annotated[Path, typer.Option(help="Where run folders would be made.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    changes: Changes,
 ) -> None:
     """Look at this machine, and say what each found problem costs and how to mend it.
 
-    Exit code 0 when nothing is wrong, 3 when something costs quality or speed.
+    It looks for what `serve` needs with the same options. Exit code 0 when nothing is wrong, 3 when something
+    costs quality or speed.
 
     \b
     Examples:
       metronome doctor
       metronome doctor --profile laptop-text --deep
+      metronome doctor --profile moshi --model ./moshi-weights --device cuda
     """
-    from ..profile import load_profile
-
-    findings = _look(load_profile(profile), out, deep)
+    findings = _look(load_changed(profile, changes), out, deep)
     if as_json:
         held = all(finding.fine for finding in findings)
         typer.echo(json.dumps({"held": held, "findings": [_as_json(finding) for finding in findings]}))

@@ -16,6 +16,8 @@ import typer
 
 from ..errors import ProfileError
 from ..kinds import is_own, kind_of
+from ..memory import in_bytes
+from .changes import Changes, load_changed, takes_changes
 
 if TYPE_CHECKING:
     from ..profile import Profile
@@ -65,32 +67,42 @@ def list_profiles(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(name: NameOrPath, memory: Memory = None, as_toml: AsToml = False, as_json: AsJson = False) -> None:
+@takes_changes
+def show(
+    name: NameOrPath,
+    *,
+    memory: Memory = None,
+    as_toml: AsToml = False,
+    as_json: AsJson = False,
+    changes: Changes,
+) -> None:
     """Show every value of a profile, what its model is, what its calls take of a memory, and what is refused.
 
-    No weights are needed: a checkpoint that is not here yet is known by its name.
+    No weights are needed: a checkpoint that is not here yet is known by its name. With the options of `serve`
+    it shows what that would serve.
 
     \b
     Examples:
       metronome profile show laptop
       metronome profile show moshi --memory 80GiB
+      metronome profile show moshi --model ./moshi-weights --device cpu --blocks 1000
       metronome profile show ./mine.toml --json
       metronome profile show moshi --toml
     """
-    from ..profile import load_profile, profile_text
     from .room import bytes_of, room_of, session_blocks
 
-    profile = load_profile(name)
+    profile = load_changed(name, changes)
     if as_toml:
-        typer.echo(profile_text(name), nl=False)
+        typer.echo(_file(name, as_json, changes), nl=False)
         return
     size, room = None if memory is None else bytes_of(memory), room_of(profile)
     if as_json:
         told = room.told(size) if room else None
         more = {"session_blocks": session_blocks(profile), "room": told, "refuses": list(_refuses(profile))}
+        more["unused"] = list(kind_of(profile.model.kind).unused)
         typer.echo(json.dumps(profile.model_dump() | more))
         return
-    _print_table(("field", "value"), list(_values(profile.model_dump())))
+    _print_table(("field", "value"), list(_rows(profile)))
     if room:
         _print_table(("memory", ""), list(_memory(room, size)))
     for line in _refuses(profile):
@@ -99,21 +111,23 @@ def show(name: NameOrPath, memory: Memory = None, as_toml: AsToml = False, as_js
 
 
 @app.command()
-def check(name: NameOrPath) -> None:
+@takes_changes
+def check(name: NameOrPath, *, changes: Changes) -> None:
     """Check a profile: exit code 0 when it can work, 2 with the reason when it cannot.
 
     Weights are looked for and not loaded; those that have not been fetched yet are named. All else that
-    `serve` would refuse at its start is refused here: a device that is not there, a pool that it cannot hold.
+    `serve`, with the same options, would refuse at its start is refused here: a device that is not there,
+    half a checkpoint, more blocks or calls than memory holds.
 
     \b
     Examples:
       metronome profile check laptop
       metronome profile check ./mine.toml
+      metronome profile check moshi --model ./moshi-weights --device cpu --blocks 1000 --max-sessions 4
     """
     from ..models.factory import check as check_model
-    from ..profile import load_profile
 
-    profile = load_profile(name)
+    profile = load_changed(name, changes)
     check_model(profile)
     missing = list(_missing(profile))
     typer.echo(f"{profile.name}: in order. {kind_of(profile.model.kind).about} {_room(profile)}")
@@ -167,8 +181,6 @@ def _missing(profile: Profile) -> Iterator[str]:
 
 def _memory(room: Room, memory: int | None) -> Iterator[tuple[str, str]]:
     """What `room` says, a line each."""
-    from .room import in_bytes
-
     yield "KV cache per token", f"{in_bytes(room.token_bytes)} ({room.token_bytes} bytes)"
     if room.session_blocks is None or room.session_bytes is None:
         yield "a session", "has no bound"
@@ -203,6 +215,23 @@ def _refuses(profile: Profile) -> Iterator[str]:
     if most is not None:
         yield f"of a caller: a window, sinks or instructions of more than {most}"
     yield f"of a caller: more than {profile.server.max_pending_s:g} s of audio waiting for a tick"
+
+
+def _file(name: str, as_json: bool, changes: Changes) -> str:
+    """The profile's own text. ProfileError when something else is asked for besides."""
+    from ..profile import profile_text
+
+    if as_json or changes:
+        also = "--json" if as_json else f"an option that changes {next(iter(changes))}"
+        raise ProfileError("--toml", True, f"it prints the file as it stands: leave out {also}")
+    return profile_text(name)
+
+
+def _rows(profile: Profile) -> Iterator[tuple[str, str]]:
+    """All fields, and of each that means nothing to the profile's kind of model that this is so."""
+    kind = profile.model.kind
+    for field, value in _values(profile.model_dump()):
+        yield field, f"{value} (not used by {kind})" if field in kind_of(kind).unused else value
 
 
 def _values(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .changes import Changes, Name, load_changed, takes_changes
 from .report import show, unsaved
 
 if TYPE_CHECKING:
@@ -31,32 +32,12 @@ ApiKey = Annotated[
     ),
 ]
 
-Model = Annotated[
-    str | None, typer.Option(help="In place of model.thinker: an asset, a local folder or a hub id.")
-]
-Blocks = Annotated[str | None, typer.Option(help='Blocks in the KV pool; "free": all the GPU has.')]
-Device = Annotated[str | None, typer.Option(help="Where the model computes: cpu or cuda.")]
-Gateways = Annotated[int | None, typer.Option(help="Processes that share the port, for many calls.")]
-MaxSessions = Annotated[int | None, typer.Option(help="Most calls at a time, whatever caps them.")]
-Admit = Annotated[str | None, typer.Option(help="What caps live calls: fixed, aimd, gradient or forecast.")]
 
-
+@takes_changes
 def serve(
     *,
-    profile: Annotated[str, typer.Option(help="A built-in profile, or a path ending in .toml.")] = "laptop",
-    model: Model = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
-    gateways: Gateways = None,
-    policy: Annotated[str | None, typer.Option(help="Retention: window, unbounded or recycle.")] = None,
-    window: Annotated[str | None, typer.Option(help='W in tokens, or in seconds as "20 s".')] = None,
-    sinks: Annotated[str | None, typer.Option(help='S in tokens, or "header".')] = None,
-    positions: Annotated[str | None, typer.Option(help="anchored or absolute.")] = None,
-    blocks: Blocks = None,
-    device: Device = None,
-    admit: Admit = None,
-    max_sessions: MaxSessions = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all sampling.")] = None,
+    profile: Name = "laptop",
+    changes: Changes,
     api_key: ApiKey = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file of such keys, one a line.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
@@ -74,26 +55,10 @@ def serve(
       metronome serve --profile moshi --model ./moshi-weights
       metronome serve --admit forecast --max-sessions 32 --no-live
     """
-    from ..profile import load_profile
     from ..server.access import read_keys
     from ..server.logs import set_up_logging
 
-    asked = {
-        "model.thinker": model,
-        "server.host": host,
-        "server.port": port,
-        "server.gateways": gateways,
-        "window.policy": policy,
-        "window.window": _number(window),
-        "window.sinks": _number(sinks),
-        "window.positions": positions,
-        "pool.blocks": _number(blocks),
-        "run.device": device,
-        "admission.admit": admit,
-        "admission.max_sessions": max_sessions,
-        "run.seed": seed,
-    }
-    checked = load_profile(profile, {key: value for key, value in asked.items() if value is not None})
+    checked = load_changed(profile, changes)
     set_up_logging("metronome")
     report, failure = _run(checked, out if record else None, live, as_json, read_keys(api_key, api_key_file))
     if not as_json:
@@ -181,8 +146,3 @@ def _drop_if_empty(folder: Path | None) -> bool:
         return False
     folder.rmdir()
     return True
-
-
-def _number(text: str | None) -> int | str | None:
-    """A count as a number; anything else as it stands, for the profile to judge."""
-    return int(text) if text and text.isdecimal() and len(text) < 20 else text
