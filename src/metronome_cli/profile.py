@@ -23,6 +23,7 @@ Count = Annotated[int, Field(ge=1, le=2**31)]
 Seconds = Annotated[float, Field(ge=0.001, le=1e8)]  # a millisecond to three years
 PerSecond = Annotated[float, Field(ge=0.001, le=1e9)]
 LEAST_WARM, MOST_WARM = 0.01, 100.0  # temperatures: below, divided logits overflow; above, all are alike
+MOST_BLOCKS = 10_000_000
 LEAST_TOP_P = 0.001  # one that single precision takes for 0 leaves no token at all
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
 
@@ -104,7 +105,7 @@ class WindowSection(_Section):
 class PoolSection(_Section):
     """The device's KV blocks, shared by all sessions."""
 
-    blocks: Annotated[int, Field(ge=1, le=10_000_000)] | Literal["free"] = 320  # free: what the GPU has left
+    blocks: Annotated[int, Field(ge=1, le=MOST_BLOCKS)] | Literal["free"] = 320  # free: what the GPU has left
     block_size: Count = 16
     kv: Literal["model", "fp8"] = "model"  # fp8: windows in 8 bits, sinks as the model; CUDA alone
 
@@ -350,7 +351,7 @@ def _read(path: Path) -> str:
 # A field that takes either of two kinds fails once for each; one sentence says it better.
 _CURES = {
     "window.window": 'use 1 or more tokens, or seconds as "20 s"',
-    "pool.blocks": 'use 1 to 10000000 blocks, or "free" on a GPU',
+    "pool.blocks": f'use 1 to {MOST_BLOCKS} blocks, or "free" on a GPU',
     "window.sinks": 'use 0 or more tokens, or "header"',
     # And a pattern says less than an example.
     "server.origins": 'use a list of origins as ["https://app.example.org"], without a path, or ["*"]',

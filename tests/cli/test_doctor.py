@@ -178,10 +178,18 @@ def test_every_asset_has_something_to_lose() -> None:
 
 
 def test_weights_of_ones_own_are_looked_for_but_never_fetched(tmp_path: Path) -> None:
-    own = profile(model={"kind": "cascade", "thinker": str(tmp_path), "ears": "nowhere"})
-    found = {finding.what: finding for finding in check_assets(own)}
-    assert found[str(tmp_path)].fine
-    assert found["nowhere"].costs == "the profile mine does not start"
+    model = {"kind": "cascade", "thinker": str(tmp_path), "ears": "nowhere"}
+    found = {finding.what: finding for finding in check_assets(profile(model=model))}
+    assert found["model.thinker"].found == f"model.thinker = '{tmp_path}'"
+    assert found["model.thinker"].mend.startswith(
+        "no checkpoint lies there; give a folder with a config.json"
+    )
+    assert found["model.ears"].costs == "the profile mine does not start"
+    assert "nothing is there; give a Whisper .pt file" in found["model.ears"].mend
+    (tmp_path / "config.json").write_text("{}")
+    found = {finding.what: finding for finding in check_assets(profile(model=model))}
+    assert found["model.thinker"].found == f"{tmp_path}, a local path"
+    assert found["model.thinker"].fine
     hub = profile(model={"kind": "text", "thinker": "some/model"})
     assert next(iter(check_assets(hub))).fine
 

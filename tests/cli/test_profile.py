@@ -54,6 +54,7 @@ def test_show_as_json_is_the_profile_and_its_bound() -> None:
     assert shown.pop("session_blocks") == 41  # what /capacity shows as reserved for one call
     assert shown.pop("room")["pool_sessions"] == 8
     assert shown.pop("refuses")
+    assert shown.pop("unused") == []
     assert shown == load_profile("laptop").model_dump()
 
 
@@ -269,7 +270,8 @@ def test_a_null_model_is_said_to_be_one(tmp_path: Path, command: str) -> None:
     file = tmp_path / "beat.toml"
     file.write_text('[model]\nkind = "null"\nthinker = "/nowhere"\n')  # a null model looks for no weights
     result = profile(command, str(file))
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
+    assert result.stderr == "note: model.thinker is set, and a model of kind null does not use it\n"
     assert "A null model, without weights: it says one fixed sentence" in result.stdout
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .console import print_table
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -26,6 +28,9 @@ Verify = Annotated[bool, typer.Option("--verify", help="Compare the hashes of al
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="Assets; all when none is named.")
 ]
+
+_LISTED = ("name", "state", "size", "licence", "what")
+_FETCHED = ("name", "outcome", "licence", "note")
 
 
 @app.command(name="list")
@@ -43,7 +48,7 @@ def list_assets(as_json: AsJson = False, verify: Verify = False) -> None:
     if as_json:
         typer.echo(json.dumps([_row_as_json(*row) for row in found]))
     else:
-        _print_table(("name", "state", "size", "licence", "what"), [_row(*row) for row in found])
+        print_table(_LISTED, [_row(*row) for row in found], whole=("name", "size"))
         typer.echo(f"cache: {cache_folder()}")
 
 
@@ -67,7 +72,7 @@ def fetch(names: Names = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([_result_as_json(result) for result in results]))
     else:
-        _print_table(("name", "outcome", "licence", "note"), [_result(result) for result in results])
+        print_table(_FETCHED, [_result(result) for result in results], whole=("name",))
         typer.echo(f"cache: {cache_folder()}")
 
 
@@ -147,16 +152,3 @@ def _result_as_json(result: Fetched) -> dict[str, object]:
         "folder": None if result.folder is None else str(result.folder),
         "note": result.note,
     }
-
-
-def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        # Names are there to be copied: no terminal is too narrow for them.
-        table.add_column(column, no_wrap=column in ("name", "size"), overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)

@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
+from itertools import takewhile
 
 from packaging.requirements import Requirement
 
 from ..clock import Clock
 from ..errors import MetronomeError, ProfileError
-from ..models.assets import ASSETS, HUB_ID, Asset, condition
+from ..models.assets import ASSETS, Asset, condition
+from ..models.factory import lacking, weights_of
 from ..profile import Profile
 from ..stats import percentiles
 from .machine import BEAT_S, Machine
-from .profile import pool_problem, weights_of
+from .profile import pool_problem
 from .room import room_of
 
 _GIB = 2**30
 _ROOM_TO_RECORD = _GIB  # a day of eight recorded calls
 _PROGRAM = _GIB // 2  # Python, torch and a tick's own tensors
 _SPARE_FILES = 64  # sockets of the server's own, the files of a run
+_MOST_TIMED = 4096  # calls of a tick that is timed
 _LATE_S = 0.005  # of the worst tenth of beats; an idle machine stays under a thousandth
 
 # What cannot be done without an asset that the profile does not name.
@@ -71,9 +73,9 @@ def check_machine(machine: Machine, profile: Profile) -> Iterator[Finding]:
 def check_assets(profile: Profile) -> Iterator[Finding]:
     """Each asset, and what else the profile names; without that the profile itself is lost."""
     needed = _assets_of(profile)
-    for name in weights_of(profile).values():
+    for field, name in weights_of(profile).items():
         if name not in ASSETS:
-            yield _named(name, profile)
+            yield _named(field, name, profile)
     for asset in ASSETS.values():
         state = condition(asset)
         found = f"{state.state} ({state.detail})" if state.detail else state.state
@@ -87,13 +89,13 @@ def check_assets(profile: Profile) -> Iterator[Finding]:
 
 
 def check_model(profile: Profile) -> Finding:
-    """Whether the model would take the profile, as far as that shows without its weights."""
+    """Whether the model would take the profile, as far as that shows without loading its weights."""
     from ..models.factory import check
 
     try:
         check(profile)
-    except ProfileError as error:
-        return Finding("profile", str(error), f"the profile {profile.name} does not start", error.cure)
+    except MetronomeError as error:
+        return _refused("profile", error, profile)
     return Finding("profile", f"{profile.name}: {profile.model.kind} on {profile.run.device}")
 
 
@@ -114,7 +116,7 @@ def check_tick(profile: Profile, clock: Clock) -> Finding:
     try:
         calls, seconds = _tick(profile, clock)
     except MetronomeError as error:
-        return Finding("tick", str(error), f"the profile {profile.name} does not start", "mend that first")
+        return _refused("tick", error, profile)
     found = f"{calls} calls in {seconds:.2f} s of {profile.beat.frame_s:g} s"
     if seconds < profile.beat.frame_s:
         return Finding("tick", found)
@@ -122,15 +124,20 @@ def check_tick(profile: Profile, clock: Clock) -> Finding:
     return Finding("tick", found, "beats are skipped when all calls speak", mend)
 
 
-def _named(name: str, profile: Profile) -> Finding:
-    if Path(name).expanduser().exists():
-        return Finding(name, "a local path")
-    if HUB_ID.fullmatch(name):
-        return Finding(name, "no path here; as a hub id it is fetched when the profile starts")
-    costs = f"the profile {profile.name} does not start"
-    return Finding(
-        name, "no asset, no path here and no hub id", costs, "`metronome assets list` has the names"
-    )
+def _refused(what: str, error: MetronomeError, profile: Profile) -> Finding:
+    """What `serve` would end with."""
+    cure = error.cure if isinstance(error, ProfileError) else ""
+    found = str(error).removesuffix(f": {cure}")
+    return Finding(what, found, f"the profile {profile.name} does not start", cure or "mend that first")
+
+
+def _named(field: str, name: str, profile: Profile) -> Finding:
+    """Weights of one's own, or of a hub."""
+    try:
+        said = lacking(field, name)
+    except ProfileError as error:
+        return _refused(field, error, profile)
+    return Finding(field, said or f"{name}, a local path")
 
 
 # ---- One by one --------------------------------------------------------------------------------
@@ -270,7 +277,8 @@ def memory_needed(profile: Profile) -> int:
     if profile.model.kind == "null":
         return _PROGRAM
     room = room_of(profile) if profile.run.device == "cpu" else None
-    return _PROGRAM + sum(asset.size for asset in _assets_of(profile)) + ((room and room.pool_bytes) or 0)
+    held = (room.pool_bytes or 0) + room.beside_bytes * profile.admission.max_sessions if room else 0
+    return _PROGRAM + sum(asset.size for asset in _assets_of(profile)) + held
 
 
 def _assets_of(profile: Profile) -> list[Asset]:
@@ -291,7 +299,8 @@ def _tick(profile: Profile, clock: Clock) -> tuple[int, float]:
     rate = profile.model.rate
     said = at_rate(np.concatenate([clip.samples for clip in read_clips(locate("questions"))]), rate)
     length = round(profile.beat.frame_s * rate)
-    calls = [call for call in range(profile.admission.max_sessions) if engine.open(call, 0, Terms()) is None]
+    most = range(min(profile.admission.max_sessions, _MOST_TIMED))
+    calls = list(takewhile(lambda call: engine.open(call, 0, Terms()) is None, most))
     seconds = 0.0
     for number in range(2):  # the first one warms up
         start = clock.now()

@@ -17,7 +17,6 @@ import typer
 from .assets import showing_progress
 from .load import AsJson, Duration, Out, Speech, ended_like_interrupted, keep, read_speech, recording
 from .local_server import serving
-from .profile import weights_of
 from .progress import watching
 from .report import show
 
@@ -221,6 +220,7 @@ def _healthy_buckets(found: Mapping[str, Any]) -> int:
 def _bring_assets(profile: Profile, speech: str) -> None:
     """Fetch what is missing, after saying so."""
     from ..models.assets import ASSETS, condition, fetch
+    from ..models.factory import weights_of
 
     names = [name for name in (*weights_of(profile).values(), speech) if name in ASSETS]
     missing = [name for name in names if condition(ASSETS[name]).state != "have"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .changes import Changes, Name, load_changed, takes_changes
+from .console import print_table
 
 if TYPE_CHECKING:
     from ..profile import Profile
@@ -51,14 +52,17 @@ def doctor(
 
 def _look(profile: Profile, out: Path, deep: bool) -> list[Finding]:
     from ..clock import SystemClock
-    from ..models.assets import cache_folder
+    from ..models.assets import ASSETS, cache_folder, here
     from .checks import check_assets, check_machine, check_model, check_port, check_tick
     from .machine import look
 
     clock = SystemClock()
     findings = [*check_machine(look(cache_folder(), out, clock), profile), check_port(profile)]
     findings += check_assets(profile)
-    return [*findings, check_model(profile), check_tick(profile, clock)] if deep else findings
+    # To read a checkpoint's files takes torch, and that takes seconds: only where there is one to be read.
+    if deep or (here(profile.model.thinker) and profile.model.thinker not in ASSETS):
+        findings.append(check_model(profile))
+    return [*findings, check_tick(profile, clock)] if deep else findings
 
 
 def _as_json(finding: Finding) -> dict[str, object]:
@@ -67,14 +71,8 @@ def _as_json(finding: Finding) -> dict[str, object]:
 
 def _print(findings: list[Finding]) -> None:
     """What was found, and then a line for each problem, in words that can be copied."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("", "what", "found", box=None, pad_edge=False)
-    table.columns[1].no_wrap = True
-    for finding in findings:
-        table.add_row("ok" if finding.fine else "!", finding.what, finding.found)
-    Console(markup=False, highlight=False).print(table)
+    rows = [("ok" if finding.fine else "!", finding.what, finding.found) for finding in findings]
+    print_table(("", "what", "found"), rows, whole=("what",))
     problems = [finding for finding in findings if not finding.fine]
     for finding in problems:
         typer.echo(f"{finding.what}: {finding.found}. Costs: {finding.costs}. Mend: {finding.mend}")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from ..errors import ProfileError
 from ..kinds import is_own, kind_of
 from ..memory import in_bytes
 from .changes import Changes, load_changed, takes_changes
+from .console import print_table
 
 if TYPE_CHECKING:
     from ..profile import Profile
@@ -35,18 +35,6 @@ NameOrPath = Annotated[
     str, typer.Argument(metavar="NAME", help="A built-in profile, or a path ending in .toml.")
 ]
 
-# What each field may hold beside an asset's name and a hub id, and how it is known at a glance.
-_CHECKPOINTS: dict[str, tuple[str, Callable[[Path], bool]]] = {
-    "model.thinker": (
-        "a folder with a config.json and safetensors",
-        lambda path: (path / "config.json").is_file(),
-    ),
-    "model.ears": (
-        "a Whisper .pt file, or a folder that holds one",
-        lambda path: path.is_file() or len(list(path.glob("*.pt"))) == 1,
-    ),
-}
-
 
 @app.command(name="list")
 def list_profiles(as_json: AsJson = False) -> None:
@@ -63,7 +51,7 @@ def list_profiles(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([{"name": profile.name, "about": profile.about} for profile in profiles]))
     else:
-        _print_table(("profile", "about"), [(profile.name, profile.about) for profile in profiles])
+        print_table(("profile", "about"), [(profile.name, profile.about) for profile in profiles])
 
 
 @app.command()
@@ -102,9 +90,9 @@ def show(
         more["unused"] = list(kind_of(profile.model.kind).unused)
         typer.echo(json.dumps(profile.model_dump() | more))
         return
-    _print_table(("field", "value"), list(_rows(profile)))
+    print_table(("field", "value"), list(_rows(profile)))
     if room:
-        _print_table(("memory", ""), list(_memory(room, size)))
+        print_table(("memory", ""), list(_memory(room, size)))
     for line in _refuses(profile):
         typer.echo(f"refused {line}")
     typer.echo(f"{kind_of(profile.model.kind).about} {_room(profile)}")
@@ -126,10 +114,11 @@ def check(name: NameOrPath, *, changes: Changes) -> None:
       metronome profile check moshi --model ./moshi-weights --device cpu --blocks 1000 --max-sessions 4
     """
     from ..models.factory import check as check_model
+    from ..models.factory import lacking, weights_of
 
     profile = load_changed(name, changes)
+    missing = [said for field, name in weights_of(profile).items() if (said := lacking(field, name))]
     check_model(profile)
-    missing = list(_missing(profile))
     typer.echo(f"{profile.name}: in order. {kind_of(profile.model.kind).about} {_room(profile)}")
     for said in missing:
         typer.echo(f"note: {said}", err=True)
@@ -139,6 +128,7 @@ def check(name: NameOrPath, *, changes: Changes) -> None:
 
 def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
     """(found, costs, mend) where the pool cannot promise blocks to as many calls as the profile lets in."""
+    from ..profile import MOST_BLOCKS
     from .room import session_blocks
 
     calls, bound = profile.admission.max_sessions, session_blocks(profile)
@@ -147,36 +137,9 @@ def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
         return None
     room = blocks // bound
     found = f"{blocks} blocks are {room} calls of {bound}, and admission.max_sessions is {calls}"
-    mend = f"pool.blocks = {bound * calls} or more, a smaller window, or admission.max_sessions = {room}"
+    more = f"pool.blocks = {bound * calls} or more, " if bound * calls <= MOST_BLOCKS else ""
+    mend = f"{more}a smaller window, or admission.max_sessions = {room}"
     return found, f"calls beyond {room} are refused as pool_full", mend
-
-
-def weights_of(profile: Profile) -> dict[str, str]:
-    """The fields that name the weights which a profile needs, and what is in them."""
-    fields = kind_of(profile.model.kind).weights
-    return {f"model.{field}": getattr(profile.model, field) for field in fields}
-
-
-def _missing(profile: Profile) -> Iterator[str]:
-    """Weights that are still to be fetched, a sentence each. ProfileError for such as cannot be had."""
-    from ..models.assets import ASSETS, HUB_ID, condition
-
-    for field, name in weights_of(profile).items():
-        path, (wanted, holds) = Path(name).expanduser(), _CHECKPOINTS[field]
-        if name in ASSETS:
-            state = condition(ASSETS[name]).state
-            if state != "have":
-                yield f"{name} is {state}; `metronome assets fetch {name}` gets it"
-        elif path.exists():
-            if not holds(path):
-                raise ProfileError(field, name, f"give {wanted}")
-        elif HUB_ID.fullmatch(name):
-            yield f"{name} is no path here; as a hub id it is fetched when the profile starts"
-        else:
-            cure = (
-                f"nothing is there; give {wanted}, a hub id (org/name), or a name of `metronome assets list`"
-            )
-            raise ProfileError(field, name, cure)
 
 
 def _memory(room: Room, memory: int | None) -> Iterator[tuple[str, str]]:
@@ -262,13 +225,3 @@ def _most(profile: Profile) -> str | None:
     if bound is None or window.policy != "window" or window.sinks != "header":
         return None if bound is None else f"{bound} blocks"
     return f"{bound} blocks and its header" if is_own(profile.model.kind) else f"about {bound} blocks"
-
-
-def _print_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)

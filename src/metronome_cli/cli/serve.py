@@ -122,7 +122,7 @@ def _kept(report: Report, folder: Path, unrecorded: str) -> MetronomeError | Non
 
 def _loaded(profile: Profile) -> str:
     """What is waited for, by name."""
-    from .profile import weights_of
+    from ..models.factory import weights_of
 
     weights = " and ".join(weights_of(profile).values())
     return f"loading {weights}" if weights else f"starting {profile.name}, whose model has no weights"

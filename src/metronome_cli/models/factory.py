@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 from ..errors import ProfileError
 from ..frame import TickEngine
 from ..kinds import KINDS, is_own, kind_of
 from ..profile import Profile
-from .assets import where
+from .assets import ASSETS, HUB_ID, condition, where
 
+# What each field may hold beside an asset's name and a hub id, and how it is known at a glance.
+_CHECKPOINTS: dict[str, tuple[str, Callable[[Path], bool]]] = {
+    "model.thinker": (
+        "a folder with a config.json and safetensors",
+        lambda path: (path / "config.json").is_file(),
+    ),
+    "model.ears": (
+        "a Whisper .pt file, or a folder that holds one",
+        lambda path: path.is_file() or len(list(path.glob("*.pt"))) == 1,
+    ),
+}
 _METHODS = ("open", "tick", "cancel", "close", "blocks", "policy", "usage")  # of a TickEngine
 
 
@@ -25,6 +38,7 @@ def build(profile: Profile) -> TickEngine:
     out, or when a model of one's own cannot be imported or is no TickEngine.
     """
     make = find(profile.model.kind)
+    _refuse(profile)
     try:
         return make(profile)
     except (MemoryError, RuntimeError) as error:
@@ -48,19 +62,52 @@ def check(profile: Profile) -> None:
 
     A model's class may have a static method `check(profile)` that raises ProfileError.
     """
-    found, kind = find(profile.model.kind), kind_of(profile.model.kind)
-    _check_type(profile.model.thinker, profile.model.kind)
-    if kind.weights:
-        from ..engine.device import device_of
-
-        on_gpu = device_of(profile.run.device).type == "cuda"
-        if profile.pool.kv == "fp8" and not on_gpu:
-            cure = "only the kernels on a CUDA device read it; use run.device = cuda, or kv = model"
-            raise ProfileError("pool.kv", "fp8", cure)
-        if not on_gpu:
-            profile.pool.count  # noqa: B018  # refuses what is left of a memory that nobody counts
+    found = find(profile.model.kind)
+    _refuse(profile)
     if callable(own := getattr(found, "check", None)):
         own(profile)
+
+
+def weights_of(profile: Profile) -> dict[str, str]:
+    """The fields that name the weights which a profile needs, and what is in them."""
+    fields = kind_of(profile.model.kind).weights
+    return {f"model.{field}": getattr(profile.model, field) for field in fields}
+
+
+def lacking(field: str, name: str) -> str | None:
+    """What is still to be fetched of the weights that `field` names, as a sentence; None when they are here.
+
+    ProfileError for such as cannot be had.
+    """
+    path, (wanted, holds) = Path(name).expanduser(), _CHECKPOINTS[field]
+    if name in ASSETS:
+        state = condition(ASSETS[name]).state
+        return None if state == "have" else f"{name} is {state}; `metronome assets fetch {name}` gets it"
+    if name and path.exists():
+        if not holds(path):
+            raise ProfileError(field, name, f"no checkpoint lies there; give {wanted}")
+        return None
+    if HUB_ID.fullmatch(name):
+        return f"{name} is no path here; as a hub id it is fetched when the profile starts"
+    cure = f"nothing is there; give {wanted}, a hub id (org/name), or a name of `metronome assets list`"
+    raise ProfileError(field, name, cure)
+
+
+def _refuse(profile: Profile) -> None:
+    """ProfileError for what no model of ours can start with, told before any of it is imported or read."""
+    if not (named := weights_of(profile)):
+        return
+    for field, name in named.items():
+        lacking(field, name)
+    _check_type(profile.model.thinker, profile.model.kind)
+    from ..engine.device import device_of
+
+    on_gpu = device_of(profile.run.device).type == "cuda"
+    if profile.pool.kv == "fp8" and not on_gpu:
+        cure = "only the kernels on a CUDA device read it; use run.device = cuda, or kv = model"
+        raise ProfileError("pool.kv", "fp8", cure)
+    if not on_gpu:
+        profile.pool.count  # noqa: B018  # refuses what is left of a memory that is not filled up
 
 
 def _check_type(thinker: str, kind: str) -> None:
