@@ -318,3 +318,24 @@ def test_a_profile_that_cannot_work_is_refused(tmp_path: Path, command: str) -> 
     result = profile(command, str(file))
     assert isinstance(result.exception, ProfileError)
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "told"),
+    [
+        ("laptop-text", "model.ears", '"whisper-tiny.en" (not used by text)'),
+        ("laptop", "model.ears", '"whisper-tiny.en"'),
+        ("moshi", "model.header", '"" (not used by moshi)'),
+        ("minicpm-o-4.5", "model.heard_tokens", "40 (not used by minicpm-o)"),
+    ],
+)
+def test_show_tells_what_means_nothing_to_the_kind_of_model(name: str, field: str, told: str) -> None:
+    rows = dict(re.findall(r"^(\w+\.\w+) +(.*\S)", profile("show", name).stdout, re.MULTILINE))
+    assert rows[field] == told
+    assert (field in json.loads(profile("show", name, "--json").stdout)["unused"]) == ("not used" in told)
+
+
+def test_a_pool_that_no_number_mends_is_not_told_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('[model]\nkind = "null"\n[admission]\nmax_sessions = 1_000_000_000\n')
+    said = profile("check", str(tmp_path / "mine.toml")).stderr
+    assert "use a smaller window, or admission.max_sessions = 8\n" in said
