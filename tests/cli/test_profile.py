@@ -21,6 +21,7 @@ from metronome_cli.engine.kv_pool import FP8
 from metronome_cli.errors import ProfileError
 from metronome_cli.kinds import KINDS
 from metronome_cli.models import minicpm_o
+from metronome_cli.models.factory import build
 from metronome_cli.models.minicpm_encoder import cache_bytes
 from metronome_cli.models.moshi_config import codec_bytes
 from metronome_cli.profile import load_profile, profile_names
@@ -240,6 +241,8 @@ def test_check_asks_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monk
     result = profile("check", str(write(tmp_path, "choosy:Choosy", "none", {})))
     assert isinstance(result.exception, ProfileError)
     assert result.exception.cure == "use 7"
+    with pytest.raises(ProfileError, match="use 7"):  # and so says `serve`
+        build(load_profile(str(tmp_path / "mine.toml")))
     result = profile("check", str(write(tmp_path, "nowhere_at_all:Choosy", "none", {})))
     assert "PYTHONPATH" in str(result.exception)
 
@@ -271,7 +274,8 @@ def test_a_null_model_is_said_to_be_one(tmp_path: Path, command: str) -> None:
     file.write_text('[model]\nkind = "null"\nthinker = "/nowhere"\n')  # a null model looks for no weights
     result = profile(command, str(file))
     assert result.exit_code == 0
-    assert result.stderr == "note: model.thinker is set, and a model of kind null does not use it\n"
+    noted = "note: model.thinker is set, and a model of kind null does not use it\n"
+    assert result.stderr == (noted if command == "check" else "")
     assert "A null model, without weights: it says one fixed sentence" in result.stdout
 
 

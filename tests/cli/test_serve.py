@@ -93,7 +93,7 @@ def test_options_win_over_the_profile_and_are_checked_like_it(profile: Path) -> 
     assert "pool.blocks = 'all': use 1 to 10000000 blocks, or \"free\"" in refused("--blocks", "all")
     assert "run.device = 'tpu'" in refused("--profile", profile, "--device", "tpu")
     said = refused("--profile", "laptop-text", "--port", 0, "--no-record", "--model", "/no/such/folder")
-    assert "'/no/such/folder' is no path here" in said
+    assert "model.thinker = '/no/such/folder': nothing is there; give a folder with a config.json" in said
 
 
 def test_a_folder_that_cannot_be_made_is_named(profile: Path, tmp_path: Path) -> None:

@@ -79,16 +79,20 @@ def takes_changes(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def load_changed(profile: str, changes: Changes) -> Profile:
+def load_changed(profile: str, changes: Changes, thorough: bool = False) -> Profile:
     """The profile of that name or path with the changes. ProfileError as of `load_profile`.
 
-    What was set and means nothing to its kind of model is told on standard error.
+    What was typed and means nothing to its kind of model is told on standard error; where one is `thorough`,
+    what its file sets in vain is, too.
     """
     from ..profile import load_profile
 
     loaded = load_profile(profile, changes)
     for field in _set_in_vain(loaded):
-        typer.echo(f"note: {field} is set, and a model of kind {loaded.model.kind} does not use it", err=True)
+        if thorough or field in changes:
+            typer.echo(
+                f"note: {field} is set, and a model of kind {loaded.model.kind} does not use it", err=True
+            )
     return loaded
 
 

@@ -116,7 +116,7 @@ def check(name: NameOrPath, *, changes: Changes) -> None:
     from ..models.factory import check as check_model
     from ..models.factory import lacking, weights_of
 
-    profile = load_changed(name, changes)
+    profile = load_changed(name, changes, thorough=True)
     missing = [said for field, name in weights_of(profile).items() if (said := lacking(field, name))]
     check_model(profile)
     typer.echo(f"{profile.name}: in order. {kind_of(profile.model.kind).about} {_room(profile)}")

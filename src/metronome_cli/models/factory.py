@@ -39,6 +39,8 @@ def build(profile: Profile) -> TickEngine:
     """
     make = find(profile.model.kind)
     _refuse(profile)
+    if is_own(profile.model.kind):  # ours refuse the same as they are made, of what they have read by then
+        _ask(make, profile)
     try:
         return make(profile)
     except (MemoryError, RuntimeError) as error:
@@ -64,8 +66,7 @@ def check(profile: Profile) -> None:
     """
     found = find(profile.model.kind)
     _refuse(profile)
-    if callable(own := getattr(found, "check", None)):
-        own(profile)
+    _ask(found, profile)
 
 
 def weights_of(profile: Profile) -> dict[str, str]:
@@ -91,6 +92,11 @@ def lacking(field: str, name: str) -> str | None:
         return f"{name} is no path here; as a hub id it is fetched when the profile starts"
     cure = f"nothing is there; give {wanted}, a hub id (org/name), or a name of `metronome assets list`"
     raise ProfileError(field, name, cure)
+
+
+def _ask(model: type[TickEngine], profile: Profile) -> None:
+    if callable(own := getattr(model, "check", None)):
+        own(profile)
 
 
 def _refuse(profile: Profile) -> None:
