@@ -1,7 +1,8 @@
 """From a profile to the model it names.
 
-Knows:   that each kind of model is imported only when asked for, and what a model must be able to do.
-Ignores: what they need; a model says itself what is missing or does not fit.
+Knows:   that each kind of model is imported only when asked for, what a model must be able to do, and what no
+         model can start with: weights that are not there, a device that is not.
+Ignores: what is in a checkpoint; a model says itself what is missing there or does not fit.
 """
 
 from __future__ import annotations
