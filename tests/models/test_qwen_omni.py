@@ -330,7 +330,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_the_cure(
     qwen25: TinyOmni, tmp_path: Path, change: str, message: str
 ) -> None:
     with pytest.raises(AssetError, match=message):
-        build(profile(qwen25, damaged(qwen25, tmp_path, change)))
+        QwenOmni(profile(qwen25, damaged(qwen25, tmp_path, change)))
 
 
 @pytest.mark.parametrize(
@@ -370,6 +370,8 @@ def test_a_value_that_no_model_has_is_named(
 
 def test_the_other_qwen_is_another_model(qwen25: TinyOmni) -> None:
     with pytest.raises(AssetError, match="'qwen2_5_omni' is another model's"):
+        QwenOmni(profile("qwen3-omni", qwen25.folder))
+    with pytest.raises(ProfileError, match=r"and qwen2\.5-omni would read this one"):
         build(profile("qwen3-omni", qwen25.folder))
 
 
