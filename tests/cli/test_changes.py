@@ -72,6 +72,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
     """What `serve` would serve, in place of serving it: the model is built as its engine process does."""
     from metronome_cli.cli import serve
     from metronome_cli.models.factory import build
+    from metronome_cli.server import logs
 
     found: list[Profile] = []
 
@@ -81,6 +82,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
         raise MetronomeError("it would serve")
 
     monkeypatch.setattr(serve, "_run", run)
+    monkeypatch.setattr(logs, "set_up_logging", lambda _: None)  # of the whole process, which is the tests'
     return found
 
 
