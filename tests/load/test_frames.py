@@ -52,6 +52,28 @@ def test_a_token_whose_text_is_still_empty_counts_as_fresh(told: Any) -> None:
     assert (record.first, record.tokens_out, record.empty) == (2.4, 1, False)
 
 
+def test_a_frame_whose_one_token_ends_the_reply_is_not_empty(told: Any) -> None:
+    frames = CallFrames(session=0, start=0.0)
+    frames.token(2.1, "Bye.")
+    frames.close(told.tick(0))
+    frames.ended(4.2)
+    record = frames.close(told.tick(1))
+    assert (record.first, record.tokens_out, record.said, record.empty) == (4.2, 1, "", False)
+
+
+def test_the_end_of_a_reply_that_was_cut_off_is_no_token(told: Any) -> None:
+    frames = CallFrames(session=0, start=0.0)
+    frames.ended(2.1)
+    frames.token(2.4, "New ")
+    assert frames.close(told.tick(0, tokens_out=1)).first == 2.4
+    frames.ended(4.1)
+    assert frames.close(told.tick(1, tokens_out=0)).empty
+    frames.token(6.2, "words")
+    frames.ended(6.3)
+    record = frames.close(told.tick(2))
+    assert (record.first, record.last) == (6.2, 6.2)
+
+
 def test_a_stalled_frame_says_so_and_takes_no_earlier_token(told: Any) -> None:
     frames = CallFrames(session=0, start=0.0)
     frames.token(2.4, "a")

@@ -86,6 +86,7 @@ class Call:
                 self._on_frame(frame, event, at)
             case ReplyDone():
                 self.reply = None
+                frames.ended(at)
             case Sound():
                 self._sound(frames, event, at)
             case Heard():

@@ -60,6 +60,12 @@ class CallFrames:
         if audible:
             self.tokens.append(at)
 
+    def ended(self, at: float) -> None:
+        """A reply ended: where nothing else came in this frame, its last token said nothing but that."""
+        if len(self._outputs) == self._open:
+            self._outputs.append(at)
+            self._said.append("")
+
     def close(self, event: TickEvent) -> FrameRecord:
         """The frame that `event` closes."""
         # Ticks are asked for once the call has begun: a frame before that leaves its tokens here.
