@@ -111,6 +111,7 @@ def test_the_header_that_the_planning_page_counts() -> None:
             "window.window",
             "one frame brings 32 tokens",
         ),
+        ({"model": {"output": "audio"}}, "model.output", "a kind that speaks (moshi, or your own)"),
         ({"model": {"output": "video"}}, "model.output", "'text' or 'audio'"),
         ({"model": {"temperature": -0.1}}, "model.temperature", "use 0 (greedy), or 0.01 to 100"),
         ({"model": {"temperature": 1e-300}}, "model.temperature", "use 0 (greedy), or 0.01 to 100"),

@@ -298,16 +298,21 @@ def parse_profile(name: str, data: dict[str, Any]) -> Profile:
         profile = Profile.model_validate({"name": name, **data})
     except ValidationError as error:
         raise _first_problem(error) from None
-    _check_rate(profile.model)
+    _check_sound(profile.model)
     _check_chunk(profile)
     profile.check_fit(0)  # the header's length comes with the model; it can only ask for more
     return profile
 
 
-def _check_rate(model: ModelSection) -> None:
-    rate = kind_of(model.kind).rate
-    if rate not in (None, model.rate):
-        raise ProfileError("model.rate", model.rate, f"use {rate}: that is what {model.kind} hears")
+def _check_sound(model: ModelSection) -> None:
+    """ProfileError when the kind does not hear at that rate, or cannot speak."""
+    kind = kind_of(model.kind)
+    if kind.rate not in (None, model.rate):
+        raise ProfileError("model.rate", model.rate, f"use {kind.rate}: that is what {model.kind} hears")
+    if model.output == "audio" and kind.output == "text" and not is_own(model.kind):
+        able = ", ".join(name for name, other in KINDS.items() if other.output == "audio")
+        cure = f"{model.kind} answers in text; leave it out, or use a kind that speaks ({able}, or your own)"
+        raise ProfileError("model.output", model.output, cure)
 
 
 def _check_chunk(profile: Profile) -> None:

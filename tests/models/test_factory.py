@@ -17,7 +17,7 @@ from metronome_cli.kinds import KINDS
 from metronome_cli.models import qwen_omni, room
 from metronome_cli.models.factory import build, check, find
 from metronome_cli.models.null import NullModel
-from metronome_cli.profile import Profile, parse_profile
+from metronome_cli.profile import Profile, load_profile, parse_profile
 
 from .tiny_minicpm import Reference
 
@@ -76,6 +76,21 @@ def test_a_checkpoint_of_another_architecture_is_refused_before_it_is_read(tmp_p
     other = "moshi" if kind != "moshi" else "minicpm-o"
     with pytest.raises(ProfileError, match=f"and {other} would read this one"):
         check(of_type(tmp_path, kind, KINDS[other].types[0]))
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "says"),
+    [
+        ("thinker", "moby-dick", "the whole of Moby-Dick as one text"),
+        ("thinker", "whisper-tiny.en", "use smollm2-135m-instruct"),
+        ("ears", "smollm2-135m-instruct", "use whisper-tiny.en"),
+    ],
+)
+def test_an_asset_that_is_no_such_model_is_refused_for_what_it_is(field: str, name: str, says: str) -> None:
+    profile = load_profile("laptop", {f"model.{field}": name})
+    with pytest.raises(ProfileError, match=re.escape(says)) as refused:
+        check(profile)
+    assert refused.value.field == f"model.{field}"
 
 
 def test_the_architectures_of_a_kind_are_those_that_its_reader_takes() -> None:

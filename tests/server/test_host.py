@@ -32,7 +32,7 @@ def test_sound_that_no_caller_can_get_is_told_once(
     model: dict[str, Any],
     told: int,
 ) -> None:
-    profile = parse_profile("mine", {"model": {"kind": "null", **model}})
+    profile = parse_profile("mine", {"model": {"kind": "speaker:Speaker", **model}})
     monkeypatch.setattr(Host, "_tell", lambda *_: None)  # there is no caller
     recorder = Recorder(None, SystemClock())
     with caplog.at_level(logging.WARNING):

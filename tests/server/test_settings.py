@@ -224,7 +224,7 @@ def test_what_changes_nothing_for_a_single_reply_is_taken() -> None:
 
 # ---- A model that speaks ----
 
-SPEAKER = parse_profile("speaker", {"model": {"kind": "null", "output": "audio"}})
+SPEAKER = parse_profile("speaker", {"model": {"kind": "speaker:Speaker", "output": "audio"}})
 
 
 def test_a_model_that_speaks_answers_in_sound_unless_text_is_asked_for() -> None:

@@ -18,15 +18,17 @@ from ..kinds import KINDS, is_own, kind_of
 from ..profile import Profile
 from .assets import ASSETS, HUB_ID, condition, where
 
-# What each field may hold beside an asset's name and a hub id, and how it is known at a glance.
-_CHECKPOINTS: dict[str, tuple[str, Callable[[Path], bool]]] = {
+# What each field may hold beside a hub id, how it is known at a glance, and what makes an asset one of these.
+_CHECKPOINTS: dict[str, tuple[str, Callable[[Path], bool], str]] = {
     "model.thinker": (
         "a folder with a config.json and safetensors",
         lambda path: (path / "config.json").is_file(),
+        "gguf_to_folder",
     ),
     "model.ears": (
         "a Whisper .pt file, or a folder that holds one",
         lambda path: path.is_file() or len(list(path.glob("*.pt"))) == 1,
+        "ctranslate2_to_whisper",
     ),
 }
 _METHODS = ("open", "tick", "cancel", "close", "blocks", "policy", "usage")  # of a TickEngine
@@ -81,8 +83,12 @@ def lacking(field: str, name: str) -> str | None:
 
     ProfileError for such as cannot be had.
     """
-    path, (wanted, holds) = Path(name).expanduser(), _CHECKPOINTS[field]
+    path, (wanted, holds, convert) = Path(name).expanduser(), _CHECKPOINTS[field]
     if name in ASSETS:
+        if ASSETS[name].convert != convert:
+            fit = [asset.name for asset in ASSETS.values() if asset.convert == convert]
+            cure = f"that asset is another thing ({ASSETS[name].what}); use {' or '.join(fit)}, or {wanted}"
+            raise ProfileError(field, name, cure)
         state = condition(ASSETS[name]).state
         return None if state == "have" else f"{name} is {state}; `metronome assets fetch {name}` gets it"
     if name and path.exists():
