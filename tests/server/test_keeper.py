@@ -14,19 +14,21 @@ from metronome_cli.server.engine_life import EngineLife
 from metronome_cli.server.keeper import EngineKeeper
 from metronome_cli.server.silence import LOOK_S
 
+NULL = parse_profile("null", {"model": {"kind": "null"}})
+
 
 class Life:
     """A process that does nothing."""
 
     def __init__(self, traced: bool) -> None:
         self.killed = 0
-        self._traced = traced
+        self.traced = traced
 
     def kill(self) -> None:
         self.killed += 1
 
     def is_traced(self) -> bool:
-        return self._traced
+        return self.traced
 
 
 class Follower:
@@ -47,7 +49,7 @@ class Follower:
 
 def keeper(clock: VirtualClock, life: Life) -> EngineKeeper:
     """One whose engine is ready now."""
-    made = EngineKeeper(parse_profile("null", {"model": {"kind": "null"}}), None, clock)
+    made = EngineKeeper(NULL, None, clock)
     made._life, made._over = cast(EngineLife, life), False
     made._take(messages.Ready(0, 1, "max_sessions", 1, ""))
     return made
@@ -82,8 +84,29 @@ def test_one_in_a_debuggers_hands_is_left_alone() -> None:
         kept = keeper(clock, life)
         wait(kept, clock, 600.0)
         assert (life.killed, kept.state) == (0, "engine_busy")
+        life.traced = False  # it goes on, maybe with the rest of a long tick
+        wait(kept, clock, 64.0)
+        assert (life.killed, kept.state) == (0, "engine_busy")
+        wait(kept, clock, 2 * LOOK_S)
+        assert (life.killed, kept.state) == (1, "restarting")
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_that_it_is_not_started_again_is_told_where_it_ever_was_ready(
+    caplog: pytest.LogCaptureFixture, was_ready: bool
+) -> None:
+    async def scene() -> None:
+        kept = EngineKeeper(NULL, None, VirtualClock(100.0))
+        if was_ready:
+            kept._over = False
+            kept._take(messages.Ready(0, 1, "max_sessions", 1, ""))
+        kept.given_up()
+        assert kept.state == "engine_dead"
+
+    asyncio.run(scene())
+    assert ("is not started again" in caplog.text) == was_ready
 
 
 @pytest.mark.parametrize("lived_s", [0.0, 300.0])

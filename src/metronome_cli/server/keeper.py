@@ -83,7 +83,9 @@ class EngineKeeper(EngineLink):
     def look(self) -> None:
         super().look()
         silence = self._silence
-        if silence.is_hung and not self._life.is_traced():
+        if silence.is_busy and self._life.is_traced():
+            silence.heard()  # its time begins anew when the debugger lets it go, maybe deep in a tick
+        elif silence.is_hung:
             self.metrics.engine_hangs += 1
             how = f"the engine process said nothing for {silence.mute_s:.1f} s and was ended"
             # Callers first: a process that waits for a device may take long to die, even by force.
@@ -105,6 +107,10 @@ class EngineKeeper(EngineLink):
 
     def given_up(self) -> None:
         super().given_up()
+        if self._came_up():
+            _log.error(
+                "the engine process is not started again: mend what ended it, and start the server anew"
+            )
         if self.follower:
             self.follower.given_up()
 
