@@ -42,6 +42,28 @@ def test_files_that_a_container_keeps_at_hand_are_free_memory(files: dict[str, s
     assert memory.free_memory() == 5120 - 5000 + 3000
 
 
+@pytest.mark.parametrize(
+    ("inner", "limits", "left"),
+    [
+        ("0::/a.slice/b.service\n", {"a.slice/b.service": 5000}, 4000),
+        ("0::/a.slice/b.service\n", {"a.slice": 3000, "a.slice/b.service": 5000}, 2000),
+        ("0::/a.slice/b.service\n", {"": 2500, "a.slice": 3000}, 1500),
+        ("0::/a.slice\n", {"a.slice": 500}, 0),  # more is in use than was allowed later
+        ("0::/\n", {"": 5000}, 4000),
+        ("4:memory:/a.slice\n", {"a.slice": 5000}, 8000 * 1024),
+    ],
+)
+def test_the_tightest_limit_of_all_groups_around_a_service_counts(
+    files: dict[str, str], inner: str, limits: dict[str, int], left: int
+) -> None:
+    files["/proc/meminfo"] = "MemAvailable:    8000 kB\n"
+    files["/proc/self/cgroup"] = inner
+    for group, limit in limits.items():
+        folder = Path("/sys/fs/cgroup") / group
+        files[str(folder / "memory.max")], files[str(folder / "memory.current")] = f"{limit}\n", "1000\n"
+    assert memory.free_memory() == left
+
+
 def test_sizes_are_told_in_units_of_1024() -> None:
     sizes = {
         0: "0 B",
