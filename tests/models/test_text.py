@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metronome_cli.errors import ProfileError
+from metronome_cli.errors import AssetError, ProfileError
 from metronome_cli.frame import Frame, Prefilled, Refused, Said, Stalled, TickEvent
 from metronome_cli.models.text import TextModel
 from metronome_cli.profile import Profile, Terms, parse_profile
@@ -173,6 +174,15 @@ def test_a_full_pool_is_a_refusal(tiny_chat: Path) -> None:
 def test_a_header_larger_than_the_window_is_refused_at_start(tiny_chat: Path) -> None:
     with pytest.raises(ProfileError, match=r"window\.sinks.*more than the window of 64"):
         TextModel(profile(tiny_chat, model_header="very long " * 40))
+
+
+@pytest.mark.parametrize("config", ["", "[]", "null", '{"model_type": "llama", "num_attention_heads": 0}'])
+def test_a_broken_config_is_not_blamed_on_the_tokenizer(tiny_chat: Path, tmp_path: Path, config: str) -> None:
+    shutil.copytree(tiny_chat, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(AssetError, match=r"config\.json") as caught:
+        TextModel.check(profile(tmp_path))
+    assert "tokenizer" not in str(caught.value)
 
 
 def test_a_pool_smaller_than_one_session_is_refused_at_start(tiny_chat: Path) -> None:
