@@ -108,6 +108,7 @@ def test_each_lack_is_a_problem_of_its_own(what: str, lack: dict[str, Any]) -> N
     [
         {"free_memory": None},
         {"env": {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "64", "OMP_WAIT_POLICY": "passive"}},
+        {"env": {"OMP_THREAD_LIMIT": "9" * 5000}},
         {"late_s": (0.0002,) * 24 + (0.03,)},
         {"wants": ()},
         {"wants": ('no-such-package-anywhere>=2 ; extra == "dev"',)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -13,7 +14,16 @@ from pathlib import Path
 import pytest
 
 from metronome_cli.errors import AssetError
-from metronome_cli.models.assets import ASSETS, Condition, Progress, cache_folder, condition, fetch, locate
+from metronome_cli.models.assets import (
+    ASSETS,
+    Condition,
+    Progress,
+    cache_folder,
+    condition,
+    fetch,
+    here,
+    locate,
+)
 from metronome_cli.models.catalog import Asset
 from metronome_cli.models.sources import Source
 
@@ -350,6 +360,37 @@ def test_the_cache_is_where_the_environment_says(
     monkeypatch.setenv("METRONOME_HOME", home)
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     assert cache_folder() == Path(expected)
+
+
+@pytest.mark.parametrize("home", ["~nobody-is-called-so", ""])
+def test_a_home_that_nobody_knows_is_told_with_the_variable_that_needs_none(
+    monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    def unknown(_: str) -> str:
+        return "~"  # as where HOME is not set, and the user has no entry
+
+    monkeypatch.setattr("os.path.expanduser", unknown)
+    monkeypatch.setenv("METRONOME_HOME", home)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    with pytest.raises(AssetError, match="set METRONOME_HOME to one"):
+        cache_folder()
+
+
+def test_an_asset_that_may_not_be_looked_at_is_damaged(had: Asset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for look in ("is_dir", "is_file"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, look, refuse)
+            assert condition(had) == Condition("damaged", "it cannot be looked at: Permission denied")
+
+
+@pytest.mark.parametrize("name", ["~nobody-is-called-so/weights", "/" + "a" * 300, "a\0b"])
+def test_a_name_that_no_path_can_have_is_no_path(tiny: Asset, name: str) -> None:
+    assert here(name) is None
+    with pytest.raises(AssetError, match="is no path here"):
+        locate(name)
 
 
 # --- the real table ---

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import re
@@ -11,11 +12,11 @@ import pytest
 import torch
 
 from metronome_cli.engine import device, weights
-from metronome_cli.errors import AssetError, ProfileError
+from metronome_cli.errors import AssetError, MetronomeError, ProfileError
 from metronome_cli.frame import Frame
 from metronome_cli.kinds import KINDS
 from metronome_cli.models import qwen_omni, room
-from metronome_cli.models.factory import build, check, find
+from metronome_cli.models.factory import build, check, find, lacking
 from metronome_cli.models.null import NullModel
 from metronome_cli.profile import Profile, load_profile, parse_profile
 
@@ -91,6 +92,40 @@ def test_an_asset_that_is_no_such_model_is_refused_for_what_it_is(field: str, na
     with pytest.raises(ProfileError, match=re.escape(says)) as refused:
         check(profile)
     assert refused.value.field == f"model.{field}"
+
+
+@pytest.mark.parametrize("name", ["~nobody-is-called-so/weights", "/" + "a" * 300, "a\0b", ""])
+def test_weights_under_a_name_that_no_path_can_have_are_refused(name: str) -> None:
+    with pytest.raises(ProfileError, match=r"nothing is there|File name too long") as caught:
+        lacking("model.thinker", name)
+    assert caught.value.field == "model.thinker"
+
+
+@pytest.mark.parametrize("look", ["exists", "is_file"])
+def test_weights_that_may_not_be_looked_at_are_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, look: str
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, look, refuse)
+    with pytest.raises(ProfileError, match=r"it cannot be looked at \(Permission denied\); give a folder"):
+        lacking("model.thinker", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("libtorch.so: failed to map"), OSError("libcublas.so.12: no such file")]
+)
+def test_a_torch_that_cannot_be_loaded_is_told_with_what_to_try(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr("importlib.import_module", fail)
+    with pytest.raises(MetronomeError, match=r"cannot be loaded \(\w+: lib.*\): see whether") as caught:
+        find("text")
+    assert caught.value.exit_code == 1
 
 
 def test_the_architectures_of_a_kind_are_those_that_its_reader_takes() -> None:

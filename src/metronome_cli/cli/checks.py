@@ -233,7 +233,7 @@ def _threads(machine: Machine, profile: Profile) -> Finding:
         costs = "threads that spin take the cores from packets and callers"
         return Finding("threads", "OMP_WAIT_POLICY=active", costs, "unset OMP_WAIT_POLICY")
     limit = env.get("OMP_THREAD_LIMIT", "")
-    if limit.isdecimal() and int(limit) < threads:
+    if limit.isdecimal() and float(limit) < threads:
         costs = f"ticks run on {limit} of {threads} threads"
         return Finding("threads", f"OMP_THREAD_LIMIT={limit}", costs, "unset OMP_THREAD_LIMIT")
     names = [name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in env]

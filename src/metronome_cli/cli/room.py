@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def cache_of(profile: Profile) -> Cache | None:
         return next(_caches(config))
     except (OSError, ValueError, RecursionError, StopIteration):
         known = kind.caches.get(name.rpartition("/")[2].lower())
-        return known or (None if folder.exists() else kind.cache)
+        return known or (None if os.path.exists(folder) else kind.cache)
 
 
 def bytes_of(text: str) -> int:

@@ -96,12 +96,18 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def cache_folder() -> Path:
-    """$METRONOME_HOME, else metronome-cli under $XDG_CACHE_HOME, else under ~/.cache."""
-    if home := os.environ.get("METRONOME_HOME"):
-        return Path(home).expanduser().absolute()
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG rules say that a relative path is to be ignored.
-    return (base if base.is_absolute() else Path.home() / ".cache") / "metronome-cli"
+    """$METRONOME_HOME, else metronome-cli under $XDG_CACHE_HOME, else under ~/.cache.
+
+    AssetError where the home that this takes is not known, as in a container whose user has no name.
+    """
+    try:
+        if home := os.environ.get("METRONOME_HOME"):
+            return Path(home).expanduser().absolute()
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        # The XDG rules say that a relative path is to be ignored.
+        return (base if base.is_absolute() else Path.home() / ".cache") / "metronome-cli"
+    except RuntimeError as error:
+        raise AssetError(f"no folder for assets ({error}): set METRONOME_HOME to one") from None
 
 
 def locate(name_or_path: str) -> Path:
@@ -115,7 +121,7 @@ def locate(name_or_path: str) -> Path:
             detail = f" ({found.detail})" if found.detail else ""
             raise AssetError(f"{asset.name} is {found.state}{detail}: {_cure(asset)}")
         return _folder(asset)
-    if (path := Path(name_or_path).expanduser()).exists():
+    if os.path.exists(path := where(name_or_path)):  # what may not be looked at is not there
         return path
     if HUB_ID.fullmatch(name_or_path):
         return _hub_snapshot(name_or_path)
@@ -124,8 +130,12 @@ def locate(name_or_path: str) -> Path:
 
 def where(name_or_path: str) -> Path:
     """Where `locate` would look for it first; nothing is fetched, and there may be nothing."""
-    asset = ASSETS.get(name_or_path)
-    return Path(name_or_path).expanduser() if asset is None else _folder(asset)
+    if (asset := ASSETS.get(name_or_path)) is not None:
+        return _folder(asset)
+    try:
+        return Path(name_or_path).expanduser()
+    except RuntimeError:  # ~somebody whom this system does not know
+        return Path(name_or_path)
 
 
 def here(name_or_path: str) -> Path | None:
@@ -133,11 +143,18 @@ def here(name_or_path: str) -> Path | None:
     asset, folder = ASSETS.get(name_or_path), where(name_or_path)
     if asset is not None and condition(asset).state != "have":
         return None
-    return folder if (folder / "config.json").is_file() else None
+    return folder if os.path.isfile(folder / "config.json") else None  # as in `locate`
 
 
 def condition(asset: Asset, *, verify: bool = False) -> Condition:
     """Look at an asset's folder: names and sizes always, all hashes with `verify`."""
+    try:
+        return _condition(asset, verify)
+    except OSError as error:  # of another user, or longer than a name may be
+        return Condition("damaged", f"it cannot be looked at: {error.strerror}")
+
+
+def _condition(asset: Asset, verify: bool) -> Condition:
     folder = _folder(asset)
     if not folder.is_dir():
         return Condition("missing")

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import ProfileError
+from ..errors import MetronomeError, ProfileError
 from ..frame import TickEngine
 from ..kinds import KINDS, is_own, kind_of
 from ..profile import Profile
@@ -83,7 +83,7 @@ def lacking(field: str, name: str) -> str | None:
 
     ProfileError for such as cannot be had.
     """
-    path, (wanted, holds, convert) = Path(name).expanduser(), _CHECKPOINTS[field]
+    path, (wanted, holds, convert) = where(name), _CHECKPOINTS[field]
     if name in ASSETS:
         if ASSETS[name].convert != convert:
             fit = [asset.name for asset in ASSETS.values() if asset.convert == convert]
@@ -91,10 +91,14 @@ def lacking(field: str, name: str) -> str | None:
             raise ProfileError(field, name, cure)
         state = condition(ASSETS[name]).state
         return None if state == "have" else f"{name} is {state}; `metronome assets fetch {name}` gets it"
-    if name and path.exists():
-        if not holds(path):
-            raise ProfileError(field, name, f"no checkpoint lies there; give {wanted}")
-        return None
+    try:
+        if name and path.exists():
+            if not holds(path):
+                raise ProfileError(field, name, f"no checkpoint lies there; give {wanted}")
+            return None
+    except OSError as error:
+        cure = f"it cannot be looked at ({error.strerror}); give {wanted} that you may read"
+        raise ProfileError(field, name, cure) from None
     if HUB_ID.fullmatch(name):
         return f"{name} is no path here; as a hub id it is fetched when the profile starts"
     cure = f"nothing is there; give {wanted}, a hub id (org/name), or a name of `metronome assets list`"
@@ -145,14 +149,24 @@ def _unimportable(module: str, error: BaseException) -> str:
     return f"{why}; mend {module}: `python -c 'import {module}'` shows where"
 
 
+def _broken(error: BaseException) -> BaseException:
+    """Why a module of ours cannot be imported: as a rule torch lacks a library, or the memory for one."""
+    if not isinstance(error, ImportError | OSError | MemoryError):
+        return error
+    said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    cure = "see whether `python -c 'import torch'` works here, and install it again or give it more memory"
+    return MetronomeError(f"what the model needs cannot be loaded ({said}): {cure}")
+
+
 def find(kind: str) -> type[TickEngine]:
-    """The class of a kind, imported and not built. ProfileError as in `build`."""
+    """The class of a kind, imported and not built. ProfileError as in `build`; MetronomeError where a module
+    of ours cannot be imported."""
     module, _, name = kind_of(kind).place.partition(":")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except (Exception, SystemExit) as error:  # a module of the user's own may do anything
         if not is_own(kind):
-            raise
+            raise _broken(error) from error
         raise ProfileError("model.kind", kind, _unimportable(module, error)) from error
     if found is None:
         raise ProfileError("model.kind", kind, f"module {module} has no attribute {name!r}: give its class")
