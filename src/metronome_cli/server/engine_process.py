@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +29,7 @@ from ..profile import Profile
 from ..runtime.recorder import Recorder
 from . import messages
 from .host import Host
+from .lifeline import watch
 from .loading import Bar
 from .logs import set_up_logging
 
@@ -41,6 +44,7 @@ def main() -> None:
     set_up_logging("metronome engine")
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=messages.Setup)
     profile = Profile.model_validate(setup.profile)
+    watch(sys.stdin.fileno(), SystemClock(), partial(_end_by_force, setup.address))
     with _swept(setup.address), zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.set_hwm(0)
         socket.linger = _LINGER_MS
@@ -63,13 +67,23 @@ def main() -> None:
 @contextmanager
 def _swept(address: str) -> Iterator[None]:
     """Leave no socket and no empty folder behind, in place of a gateway that was killed."""
-    path = Path(address.removeprefix("ipc://"))
     try:
         yield
     finally:
+        _sweep(address)
+
+
+def _sweep(address: str) -> None:
+    path = Path(address.removeprefix("ipc://"))
+    with suppress(OSError):
         path.unlink(missing_ok=True)
-        with suppress(OSError):
-            path.parent.rmdir()
+        path.parent.rmdir()
+
+
+def _end_by_force(address: str) -> None:
+    """For a process that had time to end by itself, and is loading a model still, or stuck in a tick."""
+    _sweep(address)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _build(profile: Profile, setup: messages.Setup) -> tuple[TickEngine, Recorder, Clock]:
