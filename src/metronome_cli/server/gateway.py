@@ -67,7 +67,7 @@ def _listen(host: str, port: int, options: tuple[int, ...] = ()) -> socket.socke
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, ValueError) as error:  # ValueError: no name at all, like 127.0.0..1
-        why = error.strerror if isinstance(error, OSError) else error
+        why = error.strerror if isinstance(error, OSError) else "no host can be called so"
         raise ProfileError("server.host", host, f"use an address of this machine ({why})") from None
     try:
         for option in (socket.SO_REUSEADDR, *options):
