@@ -104,8 +104,9 @@ def check(name: NameOrPath, *, changes: Changes) -> None:
     """Check a profile: exit code 0 when it can work, 2 with the reason when it cannot.
 
     Weights are looked for and not loaded; those that have not been fetched yet are named. All else that
-    `serve`, with the same options, would refuse at its start is refused here: a device that is not there,
-    half a checkpoint, more blocks or calls than memory holds.
+    `serve`, with the same options, would refuse at its start is refused here, but for address and port: a
+    device that is not there, half a checkpoint, more blocks or calls than memory holds. What a hub id names
+    is looked at once it is here.
 
     \b
     Examples:
@@ -136,7 +137,7 @@ def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
     if bound is None or blocks == "free" or bound * calls <= blocks:
         return None
     room = blocks // bound
-    found = f"{blocks} blocks are {room} calls of {bound}, and admission.max_sessions is {calls}"
+    found = f"{blocks} blocks are {room} {'call' if room == 1 else 'calls'} of {bound}, and admission.max_sessions is {calls}"
     more = f"pool.blocks = {bound * calls} or more, " if bound * calls <= MOST_BLOCKS else ""
     mend = f"{more}a smaller window, or admission.max_sessions = {room}"
     return found, f"calls beyond {room} are refused as pool_full", mend
