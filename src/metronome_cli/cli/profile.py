@@ -137,7 +137,8 @@ def pool_problem(profile: Profile) -> tuple[str, str, str] | None:
     if bound is None or blocks == "free" or bound * calls <= blocks:
         return None
     room = blocks // bound
-    found = f"{blocks} blocks are {room} {'call' if room == 1 else 'calls'} of {bound}, and admission.max_sessions is {calls}"
+    held = f"{room} {'call' if room == 1 else 'calls'}"
+    found = f"{blocks} blocks are {held} of {bound}, and admission.max_sessions is {calls}"
     more = f"pool.blocks = {bound * calls} or more, " if bound * calls <= MOST_BLOCKS else ""
     mend = f"{more}a smaller window, or admission.max_sessions = {room}"
     return found, f"calls beyond {room} are refused as pool_full", mend
