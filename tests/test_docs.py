@@ -14,7 +14,9 @@ import typer
 from metronome_cli.cli import docs
 from metronome_cli.cli.main import app
 from metronome_cli.kinds import KINDS
-from metronome_cli.profile import Profile, profile_names
+from metronome_cli.profile import Profile, parse_profile, profile_names
+from metronome_cli.server.restarts import STEADY_S
+from metronome_cli.server.silence import Silence
 
 
 def test_generated_pages_are_fresh() -> None:
@@ -78,6 +80,26 @@ def test_every_command_has_an_example() -> None:
     )
     assert leaves
     assert [leaf for leaf in leaves if not any(line.startswith(leaf) for line in examples())] == []
+
+
+def told(page: str) -> str:
+    return " ".join((docs.FOLDER / page).read_text("utf-8").split())
+
+
+@pytest.mark.parametrize("page", ["profiles.md", "protocol.md", "metrics.md", "adding-a-model.md"])
+def test_from_when_on_a_silent_engine_is_told_is_one_rule_in_the_same_words(page: str) -> None:
+    rule = "10 s (half of `server.hang_s` where that is less) and two frames without a beat"
+    assert rule in told(page)
+    for hang_s, least_s in ((60.0, 10.0), (8.0, 4.0)):
+        section = {"server": {"hang_s": hang_s}, "beat": {"frame_s": 1.5}, "model": {"kind": "null"}}
+        assert Silence(parse_profile("null", section)).busy_s == least_s + 2 * 1.5
+
+
+@pytest.mark.parametrize("page", ["profiles.md", "protocol.md"])
+def test_how_often_an_engine_is_started_again_is_one_rule_in_the_same_words(page: str) -> None:
+    rule = f"times in a row that an engine is started again that ended within {STEADY_S:g} s of being ready"
+    assert f"{rule}, or before; one that lived longer always is, but for 0" in told(page)
+    assert "tells its callers and ends with exit code 1" in told(page)
 
 
 def test_the_page_on_profiles_has_every_field_its_default_and_every_kind() -> None:

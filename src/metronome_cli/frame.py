@@ -89,7 +89,7 @@ class Refused:
     """An expected no: a stable reason, and when to come back."""
 
     reason: str
-    retry_after_s: float = 1.0
+    retry_after_s: float | None = 1.0  # None: nobody will be there
 
 
 @dataclass(frozen=True, slots=True)

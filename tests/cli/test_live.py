@@ -65,6 +65,15 @@ def test_before_the_first_beat_it_waits() -> None:
     assert drawn(Board(metrics())) == "waiting for the first beat\n"
 
 
+@pytest.mark.parametrize("state", ["restarting", "engine_busy", "engine_dead"])
+def test_a_server_that_lets_nobody_in_shows_no_free_room_but_why(state: str) -> None:
+    counts = metrics()
+    counts.beat(beat(7))
+    shown = drawn(Board(counts, lambda: state), width=80)
+    assert "2 live, 0 free" in shown
+    assert f"{state}, 1 mute" in shown
+
+
 def test_a_glance_holds_the_beat_the_pool_the_calls_and_what_fell_short() -> None:
     counts = metrics()
     counts.opened, counts.detached = 2, 1

@@ -67,6 +67,14 @@ def test_patience_that_was_too_short_is_exit_code_4_with_the_reason_and_the_opti
     assert "--wait" in str(late.value)
 
 
+def test_a_server_whose_engine_is_given_up_is_to_be_started_anew() -> None:
+    with answering((503, b'{"status": "engine_dead"}')) as (url, _), pytest.raises(TargetUnreachable) as late:
+        waited(url, patience_s=1.0)
+    assert "the server says engine_dead" in str(late.value)
+    assert "start the server anew" in str(late.value)
+    assert "patient" not in str(late.value)
+
+
 def test_an_address_where_nobody_listens_yet_is_waited_for() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

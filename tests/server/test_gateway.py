@@ -91,7 +91,7 @@ def test_a_signal_ends_both_processes_with_the_files_written(start: Start, numbe
     assert report.results["calls"] == 1
 
 
-def test_a_dead_engine_is_told_to_callers_and_to_health(start: Start) -> None:
+def test_a_server_whose_engine_is_given_up_ends_once_its_callers_were_told(start: Start) -> None:
     server = start(more="restarts = 0")
 
     async def scene() -> None:
@@ -102,18 +102,16 @@ def test_a_dead_engine_is_told_to_callers_and_to_health(start: Start) -> None:
             for caller in (one, two):
                 error = await caller.error()
                 assert (error.type, error.code) == ("server_error", "engine_dead")
-                assert "SIGKILL" in error.message
+                assert "SIGKILL; it is not started again: this server ends" in error.message
                 assert await caller.hung_up() == wire.CLOSE_ENGINE_DEAD
-            with pytest.raises(InvalidStatus) as caught:
-                async with call(server):
-                    pass
-            assert caught.value.response.status_code == 503
-            assert b'"engine_dead"' in (caught.value.response.body or b"")
 
     asyncio.run(scene())
-    status, body = server.health()
-    assert (status, body["status"]) == (503, "engine_dead")
-    assert server.stop()[0] == 1
+    # Nobody has to end it: a supervisor sees an exit code and starts it anew.
+    assert server.process.wait(PATIENCE_S) == 1
+    said = server.stop()[1]
+    assert "ended with signal SIGKILL: calls are closed\n" in said
+    assert "is not started again: server.restarts = 0; use 1 or more. The server ends" in said
+    assert "until it is back" not in said
     assert not read_report(server.folder).held
     assert list(trace.read_records(server.folder / "trace.jsonl", trace.TickRecord))
 

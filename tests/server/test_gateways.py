@@ -302,6 +302,26 @@ def test_an_engine_that_is_killed_is_met_again_by_both(start: Start) -> None:
     assert {path.name for path in server.folder.iterdir() if path.is_dir()} == {"restart-1"}
 
 
+def test_a_server_whose_engine_is_given_up_ends_with_both_gateways(start: Start) -> None:
+    server = start(**SEVERAL, more="gateways = 2\nrestarts = 0")
+    others = server.others
+
+    async def scene() -> None:
+        async with on_both(server) as callers:
+            os.kill(server.engine, signal.SIGKILL)
+            for caller in callers.values():
+                error = await caller.error()
+                assert error.code == "engine_dead"
+                assert "this server ends" in error.message
+                assert await caller.hung_up() == wire.CLOSE_ENGINE_DEAD
+
+    asyncio.run(scene())
+    assert server.process.wait(PATIENCE_S) == 1
+    assert all(map(gone, others))
+    report = read_report(server.folder)
+    assert report.results["gateways_lost"] == 0
+
+
 def test_nothing_outlives_a_first_gateway_that_is_killed(start: Start, tmp_path: Path) -> None:
     (tmp_path / "cells").mkdir()
     server = start(**SEVERAL, more="gateways = 3", env={"TMPDIR": str(tmp_path / "cells")})

@@ -41,7 +41,8 @@ class Follower:
 
     def begins(self, address: str) -> None: ...
 
-    def ended(self, how: str, code: str) -> None:
+    def ended(self, how: str, code: str, final: bool) -> None:
+        assert not final
         self.told.append((how, code))
 
     def given_up(self) -> None: ...

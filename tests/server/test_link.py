@@ -84,10 +84,39 @@ def test_the_end_of_an_engine_ends_its_silence() -> None:
         link, clock, caller = ready_link()
         wait(link, clock, 20.0)
         link.ended("it hung", "engine_hung")
-        assert caller.heard == [messages.Ended(7, "engine_hung", "it hung")]
+        assert caller.heard == [messages.Ended(7, "engine_hung", "it hung; it is started again: call anew")]
         wait(link, clock, 600.0)  # while a model loads
         assert len(caller.warnings) == 1
         assert link.state == "restarting"
+
+    asyncio.run(scene())
+
+
+def test_who_calls_a_server_without_an_engine_for_good_is_not_asked_to_come_again() -> None:
+    async def scene() -> None:
+        link, _, caller = ready_link()
+        waiting = asyncio.create_task(link.open(caller))
+        await asyncio.sleep(0)
+        assert link.free == 0  # the only place is taken
+        link.ended("it died", final=True)
+        why = "it died; it is not started again: this server ends"
+        assert caller.heard == [messages.Ended(7, "engine_dead", why)]
+        assert await waiting == await link.open(caller) == Refused("engine_dead", None)
+        assert link.state == "engine_dead"
+
+    asyncio.run(scene())
+
+
+def test_there_is_no_room_where_nobody_is_let_in() -> None:
+    async def scene() -> None:
+        link, clock, _ = ready_link()
+        link.close(SessionId(7))
+        assert link.free == 1
+        wait(link, clock, 20.0)
+        assert (link.state, link.free) == ("engine_busy", 0)
+        link.ended("it hung", "engine_hung")
+        assert (link.state, link.free) == ("restarting", 0)
+        assert await link.open(Caller()) == Refused("restarting", 1.0)
 
     asyncio.run(scene())
 

@@ -16,4 +16,15 @@ def test_a_long_life_forgives_the_short_ones_before_it() -> None:
 
 
 def test_with_no_tries_even_a_long_life_is_the_only_one() -> None:
-    assert Restarts(0).pause_s(3600.0) is None
+    restarts = Restarts(0)
+    assert restarts.pause_s(3600.0) is None
+    assert str(restarts) == "server.restarts = 0; use 1 or more"
+
+
+def test_why_there_is_no_other_try_is_told_by_field_and_cure() -> None:
+    restarts = Restarts(1)
+    assert [restarts.pause_s(lived_s) for lived_s in (600, 59, 59)] == [0.5, 0.5, None]
+    assert str(restarts) == (
+        "server.restarts = 1, and it ended 2 times in a row within 60 s of being ready, or before; mend what "
+        "ended it, or allow more"
+    )

@@ -27,7 +27,8 @@ from ..server.metrics import Metrics, Spread
 if TYPE_CHECKING:
     from ..server.link import EngineLink
 
-_EVERY_S = 0.25  # between two drawings, at least: they cost CPU that calls may need
+_EVERY_S = 0.25  # between two drawings, at least: they cost CPU that calls may need,
+_LATEST_S = 1.0  # and at most: an engine that is silent or gone tells of no beat
 _MINUTE_S = 60.0
 _BAR = 20  # columns; with the longest name and text a row fits 80
 _TIGHT = 0.8  # share of the budget from which on a bar is a warning
@@ -40,8 +41,9 @@ Watch = Callable[["EngineLink"], None]  # show this link's beat from now on
 class Board:
     """What is shown, made anew from the counts each time it is drawn."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, state: Callable[[], str] = lambda: "ok") -> None:
         self._metrics = metrics
+        self._state = state  # why no call is let in, if it is not ok
         # (when, counts of first and of last tokens by then); the oldest is what the last minute began with.
         self._past: deque[tuple[float, list[int], list[int]]] = deque()
 
@@ -78,10 +80,11 @@ class Board:
         return "freshness", "p50 / p99, a minute", f"first {_cuts(first)}, last {_cuts(last)}"
 
     def _calls(self) -> tuple[str, str, str]:
-        metrics = self._metrics
+        metrics, state = self._metrics, self._state()
         mute = metrics.latest.mute if metrics.latest else 0
-        places = f"{metrics.live} live, {metrics.free} free"
-        return "calls", places, f"{mute} mute, {metrics.whole.detached} detached"
+        places = f"{metrics.live} live, {metrics.free if state == 'ok' else 0} free"
+        why = "" if state == "ok" else f"{state}, "
+        return "calls", places, f"{why}{mute} mute, {metrics.whole.detached} detached"
 
     def _refused(self) -> tuple[str, str, str]:
         refused = self._metrics.whole.refused
@@ -95,6 +98,8 @@ class Board:
 
     def _remember(self, now: float) -> None:
         past = self._past
+        if past and past[-1][0] == now:  # drawn again without a beat between
+            return
         past.append((now, list(self._metrics.first_s.counts), list(self._metrics.last_s.counts)))
         while len(past) > 1 and past[1][0] <= now - _MINUTE_S:
             past.popleft()
@@ -119,7 +124,7 @@ def watching(wanted: bool) -> Iterator[Watch]:
 
 
 class _Drawer:
-    """Draws after each beat, but at most once in `_EVERY_S`."""
+    """Draws after each beat, but at most once in `_EVERY_S` and at least once in `_LATEST_S`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -129,7 +134,7 @@ class _Drawer:
 
     def watch(self, link: EngineLink) -> None:
         """Show this link's beat from now on."""
-        self._live.update(Board(link.metrics))
+        self._live.update(Board(link.metrics, lambda: link.state))
         link.on_beat = lambda _: self._due.set()
         self._thread.start()
 
@@ -141,7 +146,7 @@ class _Drawer:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            self._due.wait()
+            self._due.wait(_LATEST_S)
             self._due.clear()
             self._live.refresh()
             self._over.wait(_EVERY_S)

@@ -23,6 +23,7 @@ from .targets import endpoint
 
 _EVERY_S = 0.5
 _ANSWER_S = 5.0
+_DEAD = "engine_dead"  # what our own servers say when there will be no engine any more
 _LONGEST = 65_536  # bytes of an answer that are read
 
 
@@ -42,10 +43,10 @@ def await_ready(url: str, patience_s: float, clock: Clock, tell: Callable[[str],
             tell(f"waiting up to {patience_s:g} s for {shown}: {why}")
             told = why
         if clock.now() >= until:
-            raise TargetUnreachable(
-                f"cannot call {shown}: {why}, after {patience_s:g} s still; see that `metronome serve` runs "
-                "there and gets ready, or be more patient (--wait)"
-            )
+            cure = "see that `metronome serve` runs there and gets ready, or be more patient (--wait)"
+            if why.endswith(_DEAD):
+                cure = "its engine is not started again: start the server anew"
+            raise TargetUnreachable(f"cannot call {shown}: {why}, after {patience_s:g} s still; {cure}")
         clock.wait_until(min(until, clock.now() + _EVERY_S))
 
 

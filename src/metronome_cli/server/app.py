@@ -27,7 +27,7 @@ from .status import status_routes
 
 _REASONS = {
     "starting": "the model is still loading",
-    "engine_dead": "the engine process has ended; the server must be started again",
+    "engine_dead": "the engine process has ended and is not started again: this server ends",
     "restarting": "the engine process has ended and is being started again",
     "engine_busy": "the engine process does not answer",
     "draining": "the server is going down",
@@ -92,5 +92,6 @@ def _elsewhere(path: str) -> Response:
 def _refusal(refused: Refused) -> Response:
     why = _REASONS.get(refused.reason, "this call cannot be taken now")
     body = wire.Refusal(error=wire.RefusalDetail(code=refused.reason, message=why))
-    retry_after = {"Retry-After": str(math.ceil(refused.retry_after_s))}
+    again_s = refused.retry_after_s
+    retry_after = {} if again_s is None else {"Retry-After": str(math.ceil(again_s))}
     return Response(wire.encode(body), 503, retry_after, "application/json")

@@ -116,12 +116,14 @@ async def serve(
     on_ready: Callable[[EngineLink], None],
     keys: tuple[str, ...] = (),
 ) -> EngineLink:
-    """Serve until SIGINT, or until SIGTERM has let the calls end; `on_ready` is called once calls are taken.
+    """Serve until SIGINT, or until SIGTERM has let the calls end, or until there will be no engine any more.
 
-    Callers need one of `keys`. Returns the link, for its counts. MetronomeError when the engine cannot start.
+    `on_ready` is called once calls are taken. Callers need one of `keys`.
+    Returns the link, for its counts. MetronomeError when the engine cannot start.
     """
     asked, several = Asked(), profile.server.gateways > 1
     async with EngineKeeper(profile, folder, clock, mark_of(FIRST) if several else "") as link:
+        link.on_given_up = asked.leave.set  # its callers hear of it first, as when SIGTERM ends the server
         if several:
             others = Others(profile, listener, keys, link, clock)
             with Handover(others.cell, FIRST) as handover:

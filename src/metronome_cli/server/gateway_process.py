@@ -90,8 +90,8 @@ async def _follow(reader: asyncio.StreamReader, setup: news.Setup, link: EngineL
             match message:
                 case news.Begins(address):
                     link.begins(address)
-                case news.Ended(how, code):
-                    link.ended(how, code)
+                case news.Ended(how, code, final):
+                    link.ended(how, code, final)
                 case news.GivenUp():
                     link.given_up()
         # It may have been killed: what it has left behind is ours to sweep.

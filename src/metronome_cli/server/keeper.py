@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -41,7 +41,7 @@ class Follower(Protocol):
         ...
 
     def begins(self, address: str) -> None: ...
-    def ended(self, how: str, code: str) -> None: ...
+    def ended(self, how: str, code: str, final: bool) -> None: ...
     def given_up(self) -> None: ...
 
 
@@ -54,12 +54,14 @@ class EngineKeeper(EngineLink):
     def __init__(self, profile: Profile, folder: Path | None, clock: Clock, mark: str = "") -> None:
         super().__init__(profile, clock, mark)
         self.follower: Follower | None = None
+        self.on_given_up: Callable[[], None] = lambda: None  # somebody who ends a server that came up
         self.address = ""  # of the latest life
         self._folder = folder
         self._restarts = Restarts(profile.server.restarts)
         self._stopping = False
         self._ready_at = 0.0
-        self._lived_s = 0.0  # the latest life that is over, from when it was ready
+        self._lived_s = 0.0  # the latest life that is over, from when it was ready,
+        self._pause_s: float | None = None  # and how long after it another one is tried; None: never
 
     async def __aenter__(self) -> Self:
         await self._begin(self._folder, must_record=True)
@@ -92,18 +94,24 @@ class EngineKeeper(EngineLink):
             self.ended(how, "engine_hung")
             self._life.kill()
 
-    def ended(self, how: str, code: str = "engine_dead") -> None:
+    def ended(self, how: str, code: str = "engine_dead", final: bool = False) -> None:
         # What it was silent at the end is no part of its life: one that hangs at once never was.
         self._lived_s = 0.0
         if self._engine_state == "ok":
             self._lived_s = self._clock.now() - self._ready_at - self._silence.beatless_s
-        super().ended(how, code)
+        # One that was never ready would fail in the same way again.
+        self._pause_s = self._restarts.pause_s(self._lived_s) if self._came_up() else None
+        final = final or self._pause_s is None
+        super().ended(how, code, final)
         if not self._ready.done():
             self._ready.set_exception(MetronomeError(f"{how} before it was ready; see its last words above"))
         elif self._came_up():
-            _log.error("%s: calls are closed and new ones refused until it is back", how)
+            until = "" if final else " and new ones refused until it is back"
+            _log.error("%s: calls are closed%s", how, until)
         if self.follower:
-            self.follower.ended(how, code)
+            self.follower.ended(how, code, final)
+        if final:
+            self.given_up()
 
     def given_up(self) -> None:
         super().given_up()
@@ -113,6 +121,9 @@ class EngineKeeper(EngineLink):
             )
         if self.follower:
             self.follower.given_up()
+        if self._came_up():
+            _log.error("the engine process is not started again: %s. The server ends", self._restarts)
+            self.on_given_up()
 
     def _works(self) -> list[Coroutine[Any, Any, None]]:
         return [*super()._works(), self._supervise()]
@@ -142,22 +153,24 @@ class EngineKeeper(EngineLink):
                 if self._engine_state != "ok":
                     await asyncio.wait({self._ready}, timeout=_LAST_WORDS_S)
                 self.ended(how)
-            if not (self._came_up() and await self._revived(self._lived_s)):
+            if self._pause_s is None:
+                return
+            if not await self._revived(self._pause_s):
                 self.given_up()
                 return
 
     def _came_up(self) -> bool:
-        """Whether it was ever ready: else another try would fail in the same way."""
+        """Whether it was ever ready."""
         return self._ready.done() and self._ready.exception() is None
 
-    async def _revived(self, lived_s: float) -> bool:
+    async def _revived(self, pause_s: float | None) -> bool:
         """Start it again, in as many tries as are allowed; False when all failed."""
-        while (pause_s := self._restarts.pause_s(lived_s)) is not None:
+        while pause_s is not None:
             # Long enough for the follower to hear of all session numbers: none is to be used twice.
             await self._clock.sleep_until(self._clock.now() + pause_s)
             if await self._begin_again():
                 return True
-            lived_s = 0.0
+            pause_s = self._restarts.pause_s(0.0)
         return False
 
     async def _begin_again(self) -> bool:

@@ -81,6 +81,11 @@ class EngineLink:
         """Seconds without a beat, once they are so many that the engine is busy; before that 0."""
         return self._silence.beatless_s if self._silence.is_busy else 0.0
 
+    @property
+    def free(self) -> int:
+        """Calls that would be let in now."""
+        return self.metrics.free if self.state == "ok" else 0
+
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(work) for work in self._works()]
         return self
@@ -96,27 +101,29 @@ class EngineLink:
         line.connect(address)
         self._line, self._over = line, False
 
-    def ended(self, how: str, code: str = "engine_dead") -> None:
+    def ended(self, how: str, code: str = "engine_dead", final: bool = False) -> None:
         """The engine process is over: so are all calls, and those that asked to come in are refused.
 
-        `code`, engine_dead or engine_hung, and `how` are what callers are told.
+        `code`, engine_dead or engine_hung, and `how` are what callers are told. `final`: it is not started
+        again, and the server ends.
         """
         self.deaths += 1
         self._over = True
         self._silence.stop()
         self._warned = False
         self.upbeat.stop()
-        self._engine_state = "restarting"
+        self._engine_state = "engine_dead" if final else "restarting"
+        goes_on = "it is not started again: this server ends" if final else "it is started again: call anew"
         for _, answer in self._requests.values():
             if not answer.done():
-                answer.set_result(Refused("engine_dead"))
+                answer.set_result(self._no())
         self.unheard += len(self._requests)
         self._requests.clear()
         for session, caller in tuple(self._callers.items()):
-            caller.heed(messages.Ended(session, code, how))
+            caller.heed(messages.Ended(session, code, f"{how}; {goes_on}"))
 
     def given_up(self) -> None:
-        """There will be no engine any more."""
+        """There will be no engine any more, and so no server."""
         self._engine_state = "engine_dead"
 
     async def ready(self) -> None:
@@ -125,7 +132,7 @@ class EngineLink:
 
     async def open(self, caller: Caller) -> SessionId | Refused:
         """Ask the engine for a session. The caller hears of it before anything is said about it."""
-        answer = await self._ask(caller) if self.state == "ok" else Refused(self.state)
+        answer = await self._ask(caller) if self.state == "ok" else self._no()
         if isinstance(answer, Refused):
             self.metrics.refused[answer.reason] += 1
         return answer
@@ -140,6 +147,10 @@ class EngineLink:
         if self._callers.pop(session, None):
             self.metrics.closed += 1
             self.send(messages.Close(session))
+
+    def _no(self) -> Refused:
+        """Why no call is let in; nobody is asked to come again once there will be no engine any more."""
+        return Refused(self.state, None) if self.state == "engine_dead" else Refused(self.state)
 
     async def _ask(self, caller: Caller) -> SessionId | Refused:
         self._asked += 1

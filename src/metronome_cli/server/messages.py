@@ -148,7 +148,7 @@ class TurnedAway(_Message, frozen=True):
 
     request: int
     reason: str
-    retry_after_s: float
+    retry_after_s: float | None
 
 
 class Beat(_Message, frozen=True):

@@ -39,10 +39,11 @@ class Begins(_Message, frozen=True):
 
 
 class Ended(_Message, frozen=True):
-    """It is over, in this way; `code` is what its callers are told."""
+    """It is over, in this way; `code` is what its callers are told; `final`: it is not started again."""
 
     how: str
     code: str
+    final: bool
 
 
 class GivenUp(_Message, frozen=True):

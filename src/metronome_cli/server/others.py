@@ -94,8 +94,8 @@ class Others:
     def begins(self, address: str) -> None:
         self._tell(news.Begins(address))
 
-    def ended(self, how: str, code: str) -> None:
-        self._tell(news.Ended(how, code))
+    def ended(self, how: str, code: str, final: bool) -> None:
+        self._tell(news.Ended(how, code, final))
 
     def given_up(self) -> None:
         self._tell(news.GivenUp())
@@ -124,6 +124,7 @@ class Others:
             now = self._clock.now()
             pause_s = restarts.pause_s(now - self._up_at.get(number, now))
             if pause_s is None:
+                _log.error("gateway %d is not started again: %s; the other gateways go on", number, restarts)
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), pause_s)

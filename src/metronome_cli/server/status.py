@@ -34,7 +34,7 @@ def status_routes(link: EngineLink, created: int) -> list[Route]:
         return JSONResponse(
             {
                 "state": link.state,
-                "free": metrics.free if link.state == "ok" else 0,
+                "free": link.free,
                 "live": metrics.live,
                 "max_sessions": profile.admission.max_sessions,
                 "cap": cap,
