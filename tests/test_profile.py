@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metronome_cli.errors import ProfileError
-from metronome_cli.profile import Profile, load_profile, parse_profile, profile_names
+from metronome_cli.profile import Profile, Terms, load_profile, parse_profile, profile_names
 from metronome_cli.window import Recycle, Unbounded, Window
 
 ROOT = Path(__file__).parents[1]
@@ -258,3 +258,23 @@ def test_an_installed_wheel_finds_its_profiles(tmp_path: Path) -> None:
         timeout=60,
     ).stdout.split()
     assert found == [str(tmp_path / "site" / "metronome_cli" / "profile.py"), *profile_names()]
+
+
+@pytest.mark.parametrize("header", [33, 64, 65, 4000])
+def test_the_most_that_instructions_may_take_is_told_and_is_the_most(header: int) -> None:
+    profile = parse_profile(
+        "null",
+        {
+            "model": {"kind": "null"},
+            "beat": {"prefill_tokens": 16},
+            "window": {"window": 64, "sinks": "header"},
+            "pool": {"blocks": 60, "block_size": 4},
+        },
+    )
+    terms = Terms(instructions="any")
+    with pytest.raises(ProfileError) as caught:
+        profile.session_policy(terms, 3, header)
+    assert (caught.value.field, caught.value.value) == ("session.instructions", f"{header} tokens")
+    assert caught.value.cure.startswith("32 tokens fit")
+    assert f"cut {header - 32} of them" in caught.value.cure
+    assert profile.session_policy(terms, 3, 32) == Window(36, 32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from bisect import bisect_left
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,7 +27,6 @@ LEAST_WARM, MOST_WARM = 0.01, 100.0  # temperatures: below, divided logits overf
 MOST_BLOCKS = 10_000_000
 LEAST_TOP_P = 0.001  # one that single precision takes for 0 leaves no token at all
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
-
 
 NOT_COUNTED = (
     "only a GPU's memory is filled up: give a number (`metronome profile show` tells what a call takes)"
@@ -144,7 +144,9 @@ class ServerSection(_Section):
     replay_bytes: Count = 1_048_576  # of events kept for a caller who comes back
     drain_s: Annotated[float, Field(ge=0, le=1e8)] = 10.0  # after SIGTERM: for calls to end by themselves
     hang_s: Seconds = 60.0  # an engine that says nothing for so long, and two frames, is ended
-    restarts: Annotated[int, Field(ge=0)] = 5  # times in a row that an engine that is over is started again
+    restarts: Annotated[int, Field(ge=0)] = (
+        5  # in a row, of an engine that ended soon after it was ready, or before; then the server ends
+    )
     origins: list[Origin] = []  # pages of other hosts that may call, as "https://app.example.org"; "*": any
     max_opens_per_s: PerSecond = 500.0  # calls let in; where there are several gateways each has its share
     max_events_per_s: PerSecond = 1000.0  # a caller who sends more is read more slowly
@@ -249,8 +251,27 @@ class Profile(_Checked):
         """The policy of a session on its own terms; ProfileError when they take more than the profile gives.
 
         The headers are the lengths in tokens of the profile's and of the session's. Instructions live within
-        the session's bound: a window that it did not ask for gives way to them, down to half of it.
+        the session's bound: a window that it did not ask for gives way to them, down to half of it. Where
+        that is not enough, the error names them and how much to cut.
         """
+        try:
+            return self._session_policy(terms, own_header, header)
+        except ProfileError as error:
+            sent = terms.model_dump(exclude_none=True)
+            most = bisect_left(range(header), True, key=lambda n: not self._gives(terms, own_header, n)) - 1
+            if most < 0 or "instructions" not in sent or error.field.removeprefix("window.") in sent:
+                raise
+            much = f"{header - most} of them, {(header - most) / header:.0%}"
+            cure = f"{most} tokens fit beside the window here, the model's own marks among them: cut {much}"
+            raise ProfileError("session.instructions", f"{header} tokens", cure) from None
+
+    def _gives(self, terms: Terms, own_header: int, header: int) -> bool:
+        try:
+            return bool(self._session_policy(terms, own_header, header))
+        except ProfileError:
+            return False
+
+    def _session_policy(self, terms: Terms, own_header: int, header: int) -> Policy:
         asked = self.on(terms)
         policy = asked.policy(header)
         limit, most = self.session_blocks(own_header), asked.session_blocks(header)

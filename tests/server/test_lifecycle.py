@@ -330,6 +330,20 @@ def test_a_window_that_long_instructions_make_smaller_is_told(turns: Server) -> 
     asyncio.run(scene())
 
 
+def test_instructions_that_are_too_long_are_named_with_what_to_cut(turns: Server) -> None:
+    async def scene() -> None:
+        async with call(turns) as caller:
+            for words in (40, 400):  # more than half of the window would go, and more than all of it
+                await caller.say(update(instructions="word " * words))
+                error = await caller.error()
+                assert (error.code, error.param) == ("invalid_value", "session.instructions")
+                assert f"session.instructions = '{words} tokens': 32 tokens fit" in error.message
+                assert f"cut {words - 32} of them" in error.message
+            assert (await caller.updated(instructions="word " * 32)).session.metronome.window == 36
+
+    asyncio.run(scene())
+
+
 def test_terms_beyond_the_profile_are_refused_and_the_old_ones_stay(turns: Server) -> None:
     async def scene() -> None:
         async with call(turns) as caller:

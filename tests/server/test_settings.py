@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from metronome_cli import wire
-from metronome_cli.errors import InputError
+from metronome_cli.errors import InputError, ProfileError
 from metronome_cli.profile import Profile, Terms, parse_profile
 from metronome_cli.server.settings import (
     LONGEST_ID,
@@ -22,6 +22,7 @@ from metronome_cli.server.settings import (
     initial,
     reply_settings,
     typed,
+    unmet,
     update,
 )
 from metronome_cli.server.turns import DEFAULTS
@@ -151,6 +152,21 @@ def test_a_pool_without_bound_still_refuses_what_does_not_fit_in_it() -> None:
         update(initial(growing), asked(metronome={"policy": "window", "window": 4000}), growing)
     assert caught.value.field == "session.metronome.window"
     assert update(initial(growing), asked(metronome={"policy": "window", "window": 40}), growing).terms.window
+
+
+@pytest.mark.parametrize(
+    ("terms", "error", "field"),
+    [
+        (Terms(instructions="x"), ProfileError("session.instructions", "x", "none"), "session.instructions"),
+        (Terms(instructions="x"), ProfileError("window.window", 512, "no"), "session.instructions"),
+        (Terms(policy="recycle"), ProfileError("window.carry", 9, "no"), "session.metronome.policy"),
+        (Terms(sinks=60), ProfileError("window.window", 64, "no"), "session.metronome.sinks"),
+        (Terms(policy="window", window=9), ProfileError("pool.blocks", 4, "no"), "session.metronome.window"),
+        (Terms(window=9, sinks=60), ProfileError("window.sinks", 60, "no"), "session.metronome.sinks"),
+    ],
+)
+def test_a_refusal_names_a_field_that_was_sent(terms: Terms, error: ProfileError, field: str) -> None:
+    assert unmet(error, terms).field == field
 
 
 def test_other_terms_come_too_late_once_a_session_has_begun() -> None:

@@ -25,6 +25,7 @@ LONGEST_ID = 64  # characters of an item's id: it comes back in later events
 MOST_INSTRUCTIONS = 16_384  # characters
 
 _INPUT = "session.audio.input"
+_BLAMED = ("window", "sinks", "policy", "positions", "instructions")  # the first that was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,15 @@ def check_in_time(before: Settings, after: Settings) -> None:
 def unmet(error: ProfileError, terms: Terms) -> InputError:
     """What the profile has against a session's terms, in the words of the one who asked for them."""
     section, _, name = error.field.partition(".")
-    if section == "window" and name in Terms.model_fields:
+    if section == "session":
+        return InputError("invalid_value", error.field, error.value, error.cure)
+    sent = terms.model_dump(exclude_none=True)
+    if section == "window" and name in sent:
         return InputError("invalid_value", f"session.metronome.{name}", error.value, error.cure)
-    return InputError("invalid_value", "session.metronome.window", terms.window, f"it does not fit: {error}")
+    # It was something of the profile's own that does not go with what was asked for.
+    name = next((name for name in _BLAMED if name in sent), "window")
+    where = f"session.{name}" if name == "instructions" else f"session.metronome.{name}"
+    return InputError("invalid_value", where, sent.get(name), f"it does not fit: {error}")
 
 
 def reply_settings(asked: wire.ResponseSettings | None, now: Settings, profile: Profile) -> tuple[int, bool]:
