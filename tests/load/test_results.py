@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from metronome_cli.load import results
 from metronome_cli.load.call import Call, Cancel
 from metronome_cli.load.caller import BROKEN
+from metronome_cli.load.protocols import Fault
 from metronome_cli.load.targets import TurnedAway
 
 from .runs import a_call, a_run
@@ -178,7 +180,8 @@ def test_how_much_of_a_call_was_speech_stands_beside_its_figures(told: Any) -> N
 def cut_off(number: int, at: float, why: str, error: str = "") -> Call:
     call = a_call(number)
     call.fate, call.why, call.ended = "cut_off", why, at
-    call.errors.update([error] if error else [])
+    if error:
+        call.object(error, at)
     return call
 
 
@@ -244,3 +247,28 @@ def test_a_retry_after_that_is_longer_than_the_run_is_explained(told: Any) -> No
         "1 refused calls were not dialled again: the run would have ended before their time came (the server "
         "said up to 120 s, twice as long each time); a longer --duration lets them try"
     ]
+
+
+def test_what_a_stand_still_cost_is_counted_as_missing_and_when_callers_were_told_is_noted(told: Any) -> None:
+    dues = [2.0, 4.0, 6.0, 20.0, 22.0]  # a beat of 2 s that stood still from 6 to 20
+    run = a_run(told, dues, end=23.0)
+    run.start = 1.0
+    run.calls[0].beats = (0, 10)
+    for at in (13.2, 17.0):
+        run.calls[0].note(run.calls[0].frames, Fault("engine_busy"), at)  # type: ignore[arg-type]
+    run.calls[0].object("odd", 5.0)
+    found = results.summarise(run)
+    assert {name: found["frames"][name] for name in ("due", "closed", "missing", "stalled", "empty")} == {
+        "due": 11, "closed": 5, "missing": 6, "stalled": 0, "empty": 0,
+    }  # fmt: skip
+    said = results.notes(found)
+    assert "2 error events: engine_busy, between 12.2 and 16.0 s" in said
+    assert "1 error event: odd, after 4.0 s" in said
+
+
+def test_a_server_that_answers_no_speech_is_told_how_it_can_be_measured(told: Any) -> None:
+    run = a_run(told, [2.0, 4.0, 6.0], end=7.0)
+    run.frames = [msgspec.structs.replace(frame, first=None, last=None) for frame in run.frames]
+    (note,) = results.notes(results.summarise(run))
+    assert "freshness is not measurable: no frame brought a token" in note
+    assert 'null answer none, and are measured with model.mode = "free"' in note

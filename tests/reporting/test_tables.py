@@ -21,7 +21,15 @@ def test_a_load_report_names_limits_first_then_the_run_then_its_course(run_of: A
     assert rows_of(facts)["calls refused"] == ("3 pool_full",)
     assert rows_of(facts)["freshness, last token p50 / p90 / p99 (s)"] == ("0.400 / 0.500 / 0.625",)
     assert rows_of(facts)["cadence (frames delivered / due)"] == ("90.0 % (18 / 20)",)
+    assert rows_of(facts)["frames stalled / empty / missing"] == ("2 / 2 / -",)  # of a report that told none
     assert rows_of(buckets)["0-10"] == ("10", "0.400 / 0.625", "0.625", "0", "0", "25 %")
+
+
+def test_every_frame_that_was_due_and_not_delivered_is_on_a_line(run_of: Any) -> None:
+    report = run_of("load")[1]
+    report.results["frames"] |= {"due": 38, "delivered": 31, "stalled": 0, "empty": 1, "missing": 6}
+    _, facts, _ = tables(report)
+    assert rows_of(facts)["frames stalled / empty / missing"] == ("0 / 1 / 6",)
 
 
 def test_a_demo_report_puts_both_arms_and_both_moments_side_by_side(run_of: Any) -> None:

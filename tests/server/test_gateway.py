@@ -112,7 +112,9 @@ def test_a_server_whose_engine_is_given_up_ends_once_its_callers_were_told(start
     assert "ended with signal SIGKILL: calls are closed\n" in said
     assert "is not started again: server.restarts = 0; use 1 or more. The server ends" in said
     assert "until it is back" not in said
-    assert not read_report(server.folder).held
+    report = read_report(server.folder)
+    assert not report.held
+    assert "the server ended by itself" in report.notes[0]
     assert list(trace.read_records(server.folder / "trace.jsonl", trace.TickRecord))
 
 

@@ -42,15 +42,18 @@ class Follower:
     def begins(self, address: str) -> None: ...
 
     def ended(self, how: str, code: str, final: bool) -> None:
-        assert not final
         self.told.append((how, code))
+        self.final = final
 
-    def given_up(self) -> None: ...
+    def given_up(self) -> None:
+        self.told.append(("given up", ""))
 
 
-def keeper(clock: VirtualClock, life: Life) -> EngineKeeper:
+def keeper(clock: VirtualClock, life: Life, restarts: int = 5) -> EngineKeeper:
     """One whose engine is ready now."""
-    made = EngineKeeper(NULL, None, clock)
+    made = EngineKeeper(
+        parse_profile("null", {"model": {"kind": "null"}, "server": {"restarts": restarts}}), None, clock
+    )
     made._life, made._over = cast(EngineLife, life), False
     made._take(messages.Ready(0, 1, "max_sessions", 1, ""))
     return made
@@ -77,6 +80,32 @@ def test_it_is_ended_once_and_whoever_follows_is_told() -> None:
         assert kept.metrics.summary()["engine_hangs"] == 1
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_one_that_is_given_up_ends_the_server_once_and_says_why(
+    caplog: pytest.LogCaptureFixture, restarts: int
+) -> None:
+    async def scene() -> None:
+        clock, life, follower, ends = VirtualClock(100.0), Life(traced=False), Follower(), list[float]()
+        kept = keeper(clock, life, restarts)
+        kept.follower, kept.on_given_up = follower, lambda: ends.append(clock.now())
+        for number in range(restarts):
+            kept.ended("it died")
+            assert (kept.state, follower.final, ends) == ("restarting", False, [])
+            assert number + 1 == kept.deaths
+            kept._over = False
+            kept._take(messages.Ready(0, 1, "max_sessions", 1, ""))
+        clock.advance(59.0)  # it has served calls meanwhile, and lived for less than a minute
+        kept._silence.begin(clock.now())
+        wait(kept, clock, 600.0)
+        assert (life.killed, kept.state, follower.final, len(ends)) == (1, "engine_dead", True, 1)
+        assert follower.told[-1] == ("given up", "")
+
+    asyncio.run(scene())
+    assert caplog.text.count("is not started again: ") == 1
+    assert f"server.restarts = {restarts}" in caplog.text
+    assert caplog.text.count("until it is back") == restarts
 
 
 def test_one_in_a_debuggers_hands_is_left_alone() -> None:

@@ -105,6 +105,8 @@ def _run(
                 dropped = _drop_if_empty(folder)
     report.held = link.deaths == 0 == link.metrics.gateways_lost
     report.results = {"url": url, **link.metrics.summary()}
+    if link.state == "engine_dead":
+        report.notes.append("the server ended by itself: its engine was not started again (server.restarts)")
     return report, None if folder is None or dropped else _kept(report, folder, link.metrics.unrecorded)
 
 

@@ -56,7 +56,8 @@ class Call:
         self.server_frame_s: float | None = None  # its beat, where it tells when the call begins
         self.bounded: bool | None = None  # whether what the server keeps of the call has a bound, if it tells
         self.begun = asyncio.Event()  # the session is there, or never will be
-        self.errors: Counter[str] = Counter()  # `error` events by code
+        self.errors: Counter[str] = Counter()  # `error` events by code,
+        self.errors_at: dict[str, tuple[float, float]] = {}  # and when the first and the last of each came
         self.frames: CallFrames | None = None  # from the moment the line is open
         self.ended: float | None = None
         self.beats: tuple[int, int] | None = None  # the server's count of the first and the last beat it told
@@ -95,7 +96,12 @@ class Call:
                 self.server_id, self.server_frame_s = event.server_id, event.frame_s
                 self.bounded = event.bounded
             case Fault():
-                self.errors[event.code] += 1
+                self.object(event.code, at)
+
+    def object(self, code: str, at: float) -> None:
+        """Count something that should not be in a call, the server's or ours."""
+        self.errors[code] += 1
+        self.errors_at[code] = self.errors_at.get(code, (at, at))[0], at
 
     def _token(self, frames: CallFrames, event: Token, at: float) -> None:
         frames.token(at, event.text)

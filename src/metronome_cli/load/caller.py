@@ -141,7 +141,7 @@ class _Caller:
         try:
             events = self._speaker.hear(message)
         except InputError as error:
-            call.errors[error.code] += 1
+            call.object(error.code, at)
             return
         for event in events:
             before = call.reply

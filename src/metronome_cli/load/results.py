@@ -140,7 +140,16 @@ def held(found: dict[str, Any]) -> bool:
 def notes(found: dict[str, Any]) -> list[str]:
     """What a reader of the figures should know first."""
     said = [*_ends(found), *_losses(found["calls"]), *_unmeasured(found), *_own_doing(found)]
-    return said + [f"{count} error events: {code}" for code, count in found["calls"]["errors"].items()]
+    return said + _errors(found["calls"])
+
+
+def _errors(calls: dict[str, Any]) -> list[str]:
+    said = []
+    for code, count in calls["errors"].items():
+        first, last = (f"{at:.1f}" for at in calls["errors_at_s"][code])
+        when = f"after {first} s" if first == last else f"between {first} and {last} s"
+        said.append(f"{count} error event{'s' * (count > 1)}: {code}, {when}")
+    return said
 
 
 def _ends(found: dict[str, Any]) -> list[str]:
@@ -187,7 +196,8 @@ def _unmeasured(found: dict[str, Any]) -> list[str]:
         return []
     return [
         "freshness is not measurable: no frame brought a token; give the calls more time, or pauses to be "
-        "answered in (--talk, --silence), and see that the server hears speech (not model.kind text or null)"
+        "answered in (--talk, --silence), and see that the server hears speech: model.kind text and null "
+        'answer none, and are measured with model.mode = "free", in which every frame brings tokens'
     ]
 
 
@@ -232,7 +242,17 @@ def _calls(calls: Sequence[Call], start: float) -> dict[str, Any]:
         "refused": dict(Counter(call.why for call in calls if call.fate == "refused")),
         **_redials(calls),
         "errors": dict(sum((call.errors for call in calls), Counter[str]())),
+        "errors_at_s": _errors_at(calls, start),
     }
+
+
+def _errors_at(calls: Sequence[Call], start: float) -> dict[str, tuple[float, float]]:
+    """When the first and the last `error` event of each code came."""
+    spans: dict[str, list[float]] = defaultdict(list)
+    for call in calls:
+        for code, span in call.errors_at.items():
+            spans[code] += span
+    return {code: (min(span) - start, max(span) - start) for code, span in spans.items()}
 
 
 def _lost(calls: Sequence[Call], start: float) -> dict[str, Any] | None:
@@ -281,6 +301,7 @@ def _frames(run: Run) -> dict[str, Any]:
     return {
         "due": due,
         "closed": len(run.frames),
+        "missing": None if due is None else max(0, due - len(run.frames)),
         "delivered": delivered,
         "spoken": sum(frame.first is not None for frame in run.frames),
         "stalled": sum(frame.stalled for frame in run.frames),

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import FieldError
 from ..report import Report
-from .tables import NOTHING, Table, counted, seconds, share
+from .tables import NOTHING, Table, counted, not_delivered, seconds, share
 
 PICTURE = "comparison.png"
 _SHORT = 12  # characters, of a name that fits the head of a column
@@ -89,7 +89,7 @@ _FIGURES: tuple[tuple[str, Callable[[Results], str]], ...] = (
     ("slope (s per minute, 95 %)", _slope),
     ("after speech p50 / p90 / p99 (s)", lambda run: counted(run["after_speech_s"])),
     ("cadence", lambda run: share(run["frames"]["cadence"])),
-    ("frames stalled / empty", lambda run: f"{run['frames']['stalled']} / {run['frames']['empty']}"),
+    ("frames stalled / empty / missing", lambda run: not_delivered(run["frames"])),
     ("beats skipped", lambda run: str(run["skipped_beats"])),
     ("moment of silence (s)", lambda run: seconds(run["silence_at_s"], 1)),
     ("speech given back", lambda run: share((run.get("sound") or {}).get("share"))),

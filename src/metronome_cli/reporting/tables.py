@@ -109,7 +109,7 @@ def _frame_facts(results: Results) -> list[tuple[str, str]]:
             "cadence (frames delivered / due)",
             f"{share(frames['cadence'])} ({frames['delivered']} / {_value(frames['due'])})",
         ),
-        ("frames stalled / empty", f"{frames['stalled']} / {frames['empty']}"),
+        ("frames stalled / empty / missing", not_delivered(frames)),
         ("beats skipped", str(results["skipped_beats"])),
         ("moment of silence (s)", seconds(results["silence_at_s"], 1)),
     ]
@@ -224,6 +224,11 @@ def counted(
     """`spread`, and how many values that is of."""
     told = spread(cuts, keys, digits)
     return f"{told}, n {_count(cuts)}" if cuts and "n" in cuts else told
+
+
+def not_delivered(frames: Results) -> str:
+    """Frames of a load run that were due and did not do what they were to do, by how."""
+    return " / ".join(_value(frames.get(how)) for how in ("stalled", "empty", "missing"))
 
 
 def reasons(counts: Mapping[str, int]) -> str:

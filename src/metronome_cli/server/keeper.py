@@ -106,8 +106,13 @@ class EngineKeeper(EngineLink):
         if not self._ready.done():
             self._ready.set_exception(MetronomeError(f"{how} before it was ready; see its last words above"))
         elif self._came_up():
-            until = "" if final else " and new ones refused until it is back"
-            _log.error("%s: calls are closed%s", how, until)
+            # Two sentences, not one with an end of its own: of those alike the log shows the first.
+            closed = (
+                "%s: calls are closed"
+                if final
+                else "%s: calls are closed and new ones refused until it is back"
+            )
+            _log.error(closed, how)
         if self.follower:
             self.follower.ended(how, code, final)
         if final:
