@@ -144,9 +144,7 @@ class ServerSection(_Section):
     replay_bytes: Count = 1_048_576  # of events kept for a caller who comes back
     drain_s: Annotated[float, Field(ge=0, le=1e8)] = 10.0  # after SIGTERM: for calls to end by themselves
     hang_s: Seconds = 60.0  # an engine that says nothing for so long, and two frames, is ended
-    restarts: Annotated[int, Field(ge=0)] = (
-        5  # in a row, of an engine that ended soon after it was ready, or before; then the server ends
-    )
+    restarts: Annotated[int, Field(ge=0)] = 5  # in a row, of an engine that soon ends again; then all ends
     origins: list[Origin] = []  # pages of other hosts that may call, as "https://app.example.org"; "*": any
     max_opens_per_s: PerSecond = 500.0  # calls let in; where there are several gateways each has its share
     max_events_per_s: PerSecond = 1000.0  # a caller who sends more is read more slowly
@@ -261,8 +259,8 @@ class Profile(_Checked):
             most = bisect_left(range(header), True, key=lambda n: not self._gives(terms, own_header, n)) - 1
             if most < 0 or "instructions" not in sent or error.field.removeprefix("window.") in sent:
                 raise
-            much = f"{header - most} of them, {(header - most) / header:.0%}"
-            cure = f"{most} tokens fit beside the window here, the model's own marks among them: cut {much}"
+            cut = f"cut {header - most} of them, {1 - most / header:.0%}"
+            cure = f"{most} tokens fit beside the window here, the model's own marks among them: {cut}"
             raise ProfileError("session.instructions", f"{header} tokens", cure) from None
 
     def _gives(self, terms: Terms, own_header: int, header: int) -> bool:

@@ -106,13 +106,8 @@ class EngineKeeper(EngineLink):
         if not self._ready.done():
             self._ready.set_exception(MetronomeError(f"{how} before it was ready; see its last words above"))
         elif self._came_up():
-            # Two sentences, not one with an end of its own: of those alike the log shows the first.
-            closed = (
-                "%s: calls are closed"
-                if final
-                else "%s: calls are closed and new ones refused until it is back"
-            )
-            _log.error(closed, how)
+            until = "" if final else " and new ones refused until it is back"
+            _log.error(f"%s: calls are closed{until}", how)  # no argument: the log shows one of those alike
         if self.follower:
             self.follower.ended(how, code, final)
         if final:
@@ -120,10 +115,6 @@ class EngineKeeper(EngineLink):
 
     def given_up(self) -> None:
         super().given_up()
-        if self._came_up():
-            _log.error(
-                "the engine process is not started again: mend what ended it, and start the server anew"
-            )
         if self.follower:
             self.follower.given_up()
         if self._came_up():
