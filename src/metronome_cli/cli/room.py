@@ -108,9 +108,8 @@ def policy_of(profile: Profile) -> Policy:
         return policy
     header = "" if "model.header" in kind.unused else profile.model.header
     words = math.ceil(len(header.split()) * _TOKENS_A_WORD)
-    return profile.policy(
-        min(words + kind.pinned, policy.window)
-    )  # what is longer is refused when it is read
+    header_tokens = min(words + kind.pinned, policy.window)  # what is longer is refused when it is read
+    return profile.policy(header_tokens)
 
 
 def session_blocks(profile: Profile) -> int | None:

@@ -91,9 +91,9 @@ def fit_pool(blocks: int | Literal["free"], need: Need, device: torch.device) ->
     left = free - need.weights - work
     asked = 1 if blocks == "free" else blocks
     if left < 2 * need.block:  # one, and one more that is scratch
-        raise _no_block(need, free, work, asked)
+        raise _no_block(need, left, asked) or _no_weights(need, free, work)
     if need.beside * need.calls > left - 2 * need.block:
-        raise _no_calls(need, free, work, asked)
+        raise _no_calls(need, left, asked) or _no_weights(need, free, work)
     left -= need.beside * need.calls
     most = left // need.block - 1
     if blocks == "free" or blocks <= most:
@@ -108,25 +108,23 @@ def _free_memory(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
-def _no_block(need: Need, free: int, work: int, blocks: int) -> ProfileError:
-    """Not even one block fits: the error names the block where a smaller one would, else the model."""
-    left = free - need.weights - work
+def _no_block(need: Need, left: int, blocks: int) -> ProfileError | None:
+    """Not even one block fits in what is `left` beside the weights; None where no smaller one would."""
     room = max(left - need.beside * need.calls, 0)
     most = room // (blocks + 1) * need.places // need.block or left // 2 * need.places // need.block
     if most < 1:
-        return _no_weights(need, free, work)
+        return None
     cure = f"such a block takes {in_bytes(need.block)}, and {in_bytes(left)} are free beside the weights"
     return ProfileError("pool.block_size", need.places, f"{cure}; use at most {most}")
 
 
-def _no_calls(need: Need, free: int, work: int, blocks: int) -> ProfileError:
+def _no_calls(need: Need, left: int, blocks: int) -> ProfileError | None:
     """Not even a pool of one block fits beside the calls. As many are told as fit beside the pool that was
-    asked for, or, where none do, beside the smallest."""
-    left = free - need.weights - work
+    asked for, or, where none do, beside the smallest; None where not even one call would."""
     most = (left - (blocks + 1) * need.block) // need.beside
     most = most if most >= 1 else (left - 2 * need.block) // need.beside
     if most < 1:
-        return _no_weights(need, free, work)
+        return None
     cure = f"each call takes {in_bytes(need.beside)} beside the pool from the start, and {in_bytes(left)}"
     cure = f"{cure} are free beside the weights; use at most {most}"
     return ProfileError("admission.max_sessions", need.calls, cure)
