@@ -31,7 +31,7 @@ from metronome_cli.engine.layout import lay_out
 from metronome_cli.engine.rows import Row
 from metronome_cli.engine.sampling import Chooser, Sampling, choose
 
-from ..rows import some_rows
+from ..rows import row_of, some_rows
 from .conftest import DEVICE, off
 
 on_a_device = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds such numbers wrongly")
@@ -130,6 +130,27 @@ def test_attention_rounds_no_more_than_its_numbers(dtype: torch.dtype) -> None:
     want = attend_plain(own.double(), to_sinks.double(), keys, values, plan(lanes, lengths, pool, 7))
     got = ask(plain_memory(keys, values), (own, to_sinks), rows, 1, 1)
     assert off(got, want) < (1e-2 if dtype == torch.bfloat16 else 2e-3)
+
+
+@pytest.mark.parametrize("count", [70, 140, 200] if DEVICE == "cuda" else [70])
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_attention_of_many_rows(count: int, block_size: int) -> None:
+    """Each number of rows gets tiles of its own: for one wave of programs, for one that is held to fewer
+    registers, for several."""
+    dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32  # which the interpreter rounds well
+    blocks = count * (2000 // block_size + 3)
+    rows = some_rows(BlockPool(blocks, block_size), random.Random(count), count, 100)
+    rows = [row_of(row.session.lane, 1) for row in rows]
+    pool = KvPool(1, blocks, block_size, 4, 128, torch.float32)
+    torch.manual_seed(count)
+    keys, values = (torch.randn(pool.keys[0].shape).to(dtype) for _ in range(2))
+    free = free_blocks(rows, blocks + 1)
+    keys[:, free] = values[:, free] = float("nan")
+    lanes, lengths = [row.session.lane for row in rows], [row.tokens for row in rows]
+    own, to_sinks = (torch.randn(count, 28, 128).to(dtype) for _ in range(2))
+    want = attend_plain(own.double(), to_sinks.double(), keys, values, plan(lanes, lengths, pool, 7))
+    got = ask(plain_memory(keys, values), (own, to_sinks), rows, 1, 1)
+    assert off(got, want) < (1e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
 @pytest.mark.parametrize("size", [48, 2048, 3584])
@@ -292,8 +313,9 @@ def test_experts_of_one_row(normed: bool) -> None:
     assert off(x, want) < 1e-5
 
 
-def test_greedy_and_drawn_tokens() -> None:
-    vocab = 9001
+@pytest.mark.parametrize("vocab", [9001, 151_936] if DEVICE == "cuda" else [9001])
+def test_greedy_and_drawn_tokens(vocab: int) -> None:
+    spread = 3 if vocab < 10_000 else 10  # of many like tokens rounding decides which one is drawn
     settings = [
         Sampling(),
         Sampling(suppress=(5, 17)),
@@ -308,7 +330,7 @@ def test_greedy_and_drawn_tokens() -> None:
     choosers, again = ([Chooser(s) for s in settings] for _ in range(2))
     same = 0
     for _ in range(40):
-        logits = 3 * torch.randn(len(settings), vocab)
+        logits = spread * torch.randn(len(settings), vocab)
         logits[0, 5] = logits[1, 5] = 100.0
         numbers = [
             (c.sampling.temperature, c.sampling.top_p, c.uniform() if c.sampling.temperature else 0.0)

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..kv_pool import LayerMemory
 from ..layout import FIELDS
 
-MOST_SPLIT = 264  # programs that share keys: two on each of 132 multiprocessors (docs/log.md)
+_MULTIPROCESSORS = 132  # of the card that shapes were measured on
+MOST_SPLIT = 2 * _MULTIPROCESSORS  # programs that share keys (docs/log.md)
 _LOG2_E = 1.4426950408889634
 
 
@@ -206,15 +207,21 @@ def _attend(
         )  # fmt: skip
 
 
-def _shape(programs: int, queries: int, block_size: int, narrow: bool) -> tuple[int, int, int]:
-    """Keys of a tile, warps and stages: small tiles where many programs share the device (docs/log.md)."""
+def _shape(programs: int, queries: int, block_size: int, narrow: bool) -> tuple[int, int, int, int | None]:
+    """Keys of a tile, warps, stages and, where more programs fit so, registers of a thread (docs/log.md).
+
+    Small tiles where many programs share the device. Of those four fit a multiprocessor; held to fewer
+    registers than they like, six, each slower: worth it where one wave then does for two.
+    """
     if queries > 64:
-        return 64, 8, 2
+        return 64, 8, 2, None
     if queries > 16:
-        return 64, 4, 3
+        return 64, 4, 3, None
     if programs < MOST_SPLIT:
-        return (64, 4, 3) if block_size % 64 == 0 else (64, 2, 4)
-    return (32 if block_size % 32 == 0 and not narrow else 64), 2, 3
+        return (64, 4, 3, None) if block_size % 64 == 0 else (64, 2, 4, None)
+    if block_size % 32 != 0 or narrow:
+        return 64, 2, 3, None
+    return 32, 2, 3, 168 if 4 * _MULTIPROCESSORS < programs <= 6 * _MULTIPROCESSORS else None
 
 
 def splits_for(tasks: int, kv_heads: int, narrow: bool) -> int:
@@ -253,7 +260,8 @@ def attend(
         partial = torch.empty((count * queries * splits, size), dtype=torch.float32, device=own_TQD.device)
         lse = torch.empty((count * queries * splits,), dtype=torch.float32, device=own_TQD.device)
     narrow = memory.scales is not None
-    tile, warps, stages = _shape(len(tasks) * kv_heads * splits, tokens * group, block_size, narrow)
+    programs = len(tasks) * kv_heads * splits
+    tile, warps, stages, registers = _shape(programs, tokens * group, block_size, narrow)
     rows = max(16, triton.next_power_of_2(tokens * group))
     # One loop costs more than it saves where each key asks for its block; FP8's sinks have their own memory.
     apart = narrow or block_size % tile != 0
@@ -264,6 +272,6 @@ def attend(
         KV_HEADS=kv_heads, GROUP=group, HEAD_SIZE=size, BLOCK_SIZE=block_size,
         FIELDS=FIELDS, M=rows, N=tile, SPLITS=splits,
         PADDED=triton.next_power_of_2(splits), AHEAD=2048 // tile, STAGES=stages,
-        APART=apart, HAS_SCALES=narrow, num_warps=warps, num_stages=stages,
+        APART=apart, HAS_SCALES=narrow, num_warps=warps, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
     return out_TQD
