@@ -3,7 +3,8 @@
 Knows:   logits, and a row's temperature, top-p, uniform number and what it may not say.
 Ignores: sessions. The plain twin is `choose` in engine/sampling.py.
 
-One program a row, which goes over its logits several times: they lie in the cache.
+One program a row, which goes over its logits several times: they lie in the cache. What a pass looks for is
+kept for each place of a tile and put together at its end, so that no tile waits for the one before.
 """
 
 from __future__ import annotations
@@ -12,76 +13,110 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_HALVINGS = 30  # of the range in which the smallest kept weight is looked for
+_QUARTERINGS = 15  # of the range in which the smallest kept weight is looked for
+_LOG2_E = 1.4426950408889634
 
 
 @triton.jit
-def _read(row_logits, banned, tile, VOCAB: tl.constexpr, TILE: tl.constexpr):
+def _read(row_logits, banned, has_banned, tile, VOCAB: tl.constexpr, TILE: tl.constexpr):
     at = tile * TILE + tl.arange(0, TILE)
     x = tl.load(row_logits + at, mask=at < VOCAB, other=float("-inf")).to(tl.float32)
-    return at, tl.where(tl.load(banned + at, mask=at < VOCAB, other=1) != 0, float("-inf"), x)
+    is_banned = tl.load(banned + at, mask=(at < VOCAB) & has_banned, other=0) != 0
+    return at, tl.where(is_banned, float("-inf"), x)
+
+
+@triton.jit
+def _bound(
+    row_logits, banned, has_banned, best, scale, whole, top_p,
+    VOCAB: tl.constexpr, TILE: tl.constexpr, QUARTERINGS: tl.constexpr,
+):  # fmt: skip
+    """What every weight of the smallest set that reaches top-p lies above, and the sum of those weights."""
+    low, width, kept = 0.0, 1.0, whole
+    for _quartering in range(QUARTERINGS):
+        width /= 4
+        above_1 = tl.zeros([TILE], tl.float32)
+        above_2 = tl.zeros([TILE], tl.float32)
+        above_3 = tl.zeros([TILE], tl.float32)
+        for tile in tl.range((VOCAB + TILE - 1) // TILE, loop_unroll_factor=4):
+            _at, x = _read(row_logits, banned, has_banned, tile, VOCAB, TILE)
+            weight = tl.exp2((x - best) * scale)
+            above_1 += tl.where(weight > low + width, weight, 0.0)
+            above_2 += tl.where(weight > low + 2 * width, weight, 0.0)
+            above_3 += tl.where(weight > low + 3 * width, weight, 0.0)
+        sum_1, sum_2, sum_3 = tl.sum(above_1, 0), tl.sum(above_2, 0), tl.sum(above_3, 0)
+        if sum_3 >= top_p * whole:
+            low += 3 * width
+            kept = sum_3
+        elif sum_2 >= top_p * whole:
+            low += 2 * width
+            kept = sum_2
+        elif sum_1 >= top_p * whole:
+            low += width
+            kept = sum_1
+    return low, kept
+
+
+@triton.jit
+def _draw(row_logits, banned, has_banned, best, scale, low, wanted, VOCAB: tl.constexpr, TILE: tl.constexpr):
+    """The id at which the sum of weights above `low`, in the order of ids, passes `wanted`; VOCAB if none."""
+    passed, drawn = 0.0, VOCAB
+    for tile in range((VOCAB + TILE - 1) // TILE):
+        at, x = _read(row_logits, banned, has_banned, tile, VOCAB, TILE)
+        weight = tl.exp2((x - best) * scale)
+        weight = tl.where(weight > low, weight, 0.0)
+        reached = passed + tl.sum(weight, 0)
+        if (reached > wanted) & (drawn == VOCAB):
+            is_past = (passed + tl.cumsum(weight, 0) > wanted) & (weight > 0)
+            drawn = tl.min(tl.where(is_past, at, VOCAB), 0)
+        passed = reached
+    return drawn
 
 
 @triton.jit
 def _sample(
-    logits, banned, ban, settings, out, VOCAB: tl.constexpr, TILE: tl.constexpr, HALVINGS: tl.constexpr
-):
-    """`settings` [R, 3]: temperature (0: greedy), top-p, uniform number. `ban` [R]: a row of `banned`."""
+    logits, banned, ban, settings, out,
+    VOCAB: tl.constexpr, TILE: tl.constexpr, QUARTERINGS: tl.constexpr, LOG2_E: tl.constexpr,
+):  # fmt: skip
+    """`settings` [R, 3]: temperature (0: greedy), top-p, uniform number. `ban` [R]: a row of `banned`, of
+    which the first bans nothing."""
     row = tl.program_id(0).to(tl.int64)
     row_logits = logits + row * VOCAB
-    banned += tl.load(ban + row).to(tl.int64) * VOCAB
+    number = tl.load(ban + row)
+    has_banned = number != 0
+    banned += number.to(tl.int64) * VOCAB
+    highest = tl.full([TILE], float("-inf"), tl.float32)
+    found_in = tl.zeros([TILE], tl.int32)
+    for tile in tl.range((VOCAB + TILE - 1) // TILE, loop_unroll_factor=4):
+        _at, x = _read(row_logits, banned, has_banned, tile, VOCAB, TILE)
+        found_in = tl.where(x > highest, tile, found_in)
+        highest = tl.maximum(x, highest)
+    best = tl.max(highest, 0)
+    chosen = tl.min(tl.where(highest == best, found_in * TILE + tl.arange(0, TILE), VOCAB), 0)
     temperature = tl.load(settings + row * 3)
-    tiles: tl.constexpr = (VOCAB + TILE - 1) // TILE
-    best = float("-inf")
-    chosen = VOCAB
-    for tile in range(tiles):
-        at, x = _read(row_logits, banned, tile, VOCAB, TILE)
-        high = tl.max(x, 0)
-        if high > best:
-            best = high
-            chosen = tl.min(tl.where(x == high, at, VOCAB), 0)
     if temperature > 0:
         top_p = tl.load(settings + row * 3 + 1)
         uniform = tl.load(settings + row * 3 + 2)
-        whole = 0.0
-        for tile in range(tiles):
-            at, x = _read(row_logits, banned, tile, VOCAB, TILE)
-            whole += tl.sum(tl.exp((x - best) / temperature), 0)
-        # The smallest set that reaches top-p holds all weights above some bound: halve the range it lies in.
-        low, high = 0.0, 1.0
-        kept = whole
+        scale = LOG2_E / temperature
+        weights = tl.zeros([TILE], tl.float32)
+        for tile in tl.range((VOCAB + TILE - 1) // TILE, loop_unroll_factor=4):
+            _at, x = _read(row_logits, banned, has_banned, tile, VOCAB, TILE)
+            weights += tl.exp2((x - best) * scale)
+        whole = tl.sum(weights, 0)
+        low, kept = 0.0, whole
         if top_p < 1:
-            for _ in range(HALVINGS):
-                middle = (low + high) / 2
-                above = 0.0
-                for tile in range(tiles):
-                    at, x = _read(row_logits, banned, tile, VOCAB, TILE)
-                    weight = tl.exp((x - best) / temperature)
-                    above += tl.sum(tl.where(weight > middle, weight, 0.0), 0)
-                if above >= top_p * whole:
-                    low = middle
-                    kept = above
-                else:
-                    high = middle
-        wanted = uniform * kept
-        passed = 0.0
-        found = VOCAB
-        for tile in range(tiles):
-            at, x = _read(row_logits, banned, tile, VOCAB, TILE)
-            weight = tl.exp((x - best) / temperature)
-            weight = tl.where(weight > low, weight, 0.0)
-            reached = passed + tl.cumsum(weight, 0)
-            here = tl.min(tl.where((reached > wanted) & (weight > 0), at, VOCAB), 0)
-            found = tl.minimum(found, here)
-            passed += tl.sum(weight, 0)
-        chosen = tl.where(found < VOCAB, found, chosen)
+            low, kept = _bound(
+                row_logits, banned, has_banned, best, scale, whole, top_p, VOCAB, TILE, QUARTERINGS
+            )
+        drawn = _draw(row_logits, banned, has_banned, best, scale, low, uniform * kept, VOCAB, TILE)
+        chosen = tl.where(drawn < VOCAB, drawn, chosen)
     tl.store(out + row, chosen.to(tl.int64))
 
 
 def sample(logits_RV: Tensor, banned_SV: Tensor, ban_R: Tensor, settings_R3: Tensor, out_R: Tensor) -> None:
     """Write each row's token to `out_R`, int64.
 
-    `banned_SV` uint8: sets of ids, 1 where an id may not be said; `ban_R` int32: each row's set.
+    `banned_SV` uint8: sets of ids, 1 where an id may not be said, the first of them empty; `ban_R` int32:
+    each row's set.
     """
     rows, vocab = logits_RV.shape
     _sample[(rows,)](
@@ -91,7 +126,8 @@ def sample(logits_RV: Tensor, banned_SV: Tensor, ban_R: Tensor, settings_R3: Ten
         settings_R3,
         out_R,
         VOCAB=vocab,
-        TILE=4096,
-        HALVINGS=_HALVINGS,
-        num_warps=8,
+        TILE=8192,
+        QUARTERINGS=_QUARTERINGS,
+        LOG2_E=_LOG2_E,
+        num_warps=16,
     )
