@@ -36,6 +36,7 @@ from metronome_cli.report import new_report
 from metronome_cli.stats import percentiles
 
 from .. import aged
+from ..settled import settled
 from .omni import say, waits
 
 RESULTS = Path(__file__).parent / "results"
@@ -208,7 +209,8 @@ def main() -> None:
     wait()
     started = {"start_s": round(time.perf_counter() - begun, 1)}
     say(started)
-    rows = [measure(model, calls, options.frames, wait) for calls in options.calls]
+    with settled():
+        rows = [measure(model, calls, options.frames, wait) for calls in options.calls]
     report = new_report("eval-models-moshi", profile, SystemClock(), 0)
     report.results = {"rows": rows, "memory": memory(model, profile, config)} | started
     options.out.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ from metronome_cli.report import new_report
 from metronome_cli.stats import percentiles
 
 from ..aged import age
+from ..settled import settled
 
 RESULTS = Path(__file__).parent / "results"
 SOUNDS = 16  # different frames of noise that callers send
@@ -170,7 +171,8 @@ def answer(
     model, profile = build(options)
     started = say({"start_s": round(_clock.now() - begun, 1)})
     bench = kind(model, profile, options.device)
-    rows = [bench.row(calls, options.frames) for calls in options.calls]
+    with settled():
+        rows = [bench.row(calls, options.frames) for calls in options.calls]
     report = new_report(command, profile, _clock, 0)
     report.results = {"rows": rows, "memory": bench.memory(options.device)} | started
     out = options.out or RESULTS / profile.name

@@ -48,6 +48,7 @@ from metronome_cli.stats import percentiles
 from metronome_cli.window import Policy, Recycle
 
 from ..calls import Calls
+from ..settled import settled
 from .card import Card, floor_ms, replays, say
 from .cliff import BLOCKS_OF_ALL, cliff
 from .narrow import perplexity
@@ -193,7 +194,7 @@ def hold(engine: Engine, policy: Policy, calls: int, frames: int, kind: Kind = A
             talk.hear(some, TOKENS_IN)
     held.tick()
     held.tick()
-    with device_time(engine) as spans:
+    with settled(), device_time(engine) as spans:
         ticks = [held.tick() for _ in range(frames)]
         torch.cuda.synchronize()
     busy_s = sum(before.elapsed_time(after) for before, after in spans) / 1e3
@@ -204,6 +205,7 @@ def hold(engine: Engine, policy: Policy, calls: int, frames: int, kind: Kind = A
         "tick_s": {name: round(value, 4) for name, value in (percentiles(took, (50, 90, 100)) or {}).items()},
         "not_gpu_share": round(1 - busy_s / sum(took), 4),
         "stalled": sum(tick.stalled for tick in ticks),
+        "different_tokens": len(talk.said),
     }
 
 
@@ -216,17 +218,22 @@ def most_calls(name: str, decoder: Decoder) -> list[dict[str, Any]]:
     engine = Engine(decoder, fit_pool("free", Need(TOWER_BYTES, block), decoder.device), BLOCK, APPEND)
     most = engine.pool.total // BLOCKS
     slowest: dict[int, float] = {}
+    different: dict[int, int] = {}
 
     def slowest_of(calls: int) -> float:
         if calls not in slowest:
-            slowest[calls] = hold(engine, WINDOW, calls, 4, kind)["tick_s"]["p100"]
+            held = hold(engine, WINDOW, calls, 4, kind)
+            slowest[calls], different[calls] = held["tick_s"]["p100"], held["different_tokens"]
         return slowest[calls]
 
     found = []
     for limit_s in (0.08,) if is_moshi else (0.6, FRAME_S):
         calls = largest(slowest_of, limit_s, most)
-        told = dict(sorted(slowest.items()))
-        found.append(say(f"calls {name} within {limit_s} s", calls=calls, room=most, slowest_s=told))
+        told = {
+            "slowest_s": dict(sorted(slowest.items())),
+            "different_tokens": dict(sorted(different.items())),
+        }
+        found.append(say(f"calls {name} within {limit_s} s", calls=calls, room=most, **told))
     return found
 
 

@@ -23,9 +23,9 @@ from .tower import Tower
 class RandomTalk:
     """A `TickEngine`: every frame brings `tokens_in` tokens and decodes `tokens_out`.
 
-    With a `tower` the tokens are heard: embeddings that it computes in the frame. `rates`: tokens in of calls
-    that bring as many as they like. `temperature`: at 0 calls that hear through a tower of random weights say
-    the same few tokens, and a mixture of experts then reads few of its experts.
+    With a `tower` each frame is also heard, and what was heard is dropped for random tokens: through random
+    weights all calls hear much the same, all would say the same few tokens, and a mixture of experts would
+    read few of its experts. `rates`: tokens in of calls that bring as many as they like.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class RandomTalk:
         self._policy = policy
         self._in, self._out = tokens_in, tokens_out
         self._numbers: dict[SessionId, int] = {}
+        self.said: set[int] = set()  # by all calls in the last step
         self._random = torch.Generator().manual_seed(0)
 
     def open(self, session: SessionId, seed: int, terms: Terms = OWN) -> Refused | None:
@@ -70,9 +71,10 @@ class RandomTalk:
             numbers = [self._numbers[session] for session in sessions]
             going = turn < self._out - 1
             asks = [True] * len(numbers)
-            heard = self._tower is not None and turn == 0
-            inputs = self._hear(len(sessions)) if heard else self._ids(sum(count))
-            out = self.engine.step(numbers, count, inputs, sample=asks, ahead=going)
+            if self._tower is not None and turn == 0:
+                self._tower.hear(len(sessions), self._in)
+            out = self.engine.step(numbers, count, self._ids(sum(count)), sample=asks, ahead=going)
+            self.said = {token for token in out.ids if token is not None}
             spoke = []
             for session, token, stalled in zip(sessions, out.ids, out.stalled, strict=True):
                 if stalled:
@@ -104,10 +106,6 @@ class RandomTalk:
         return KvUsage(
             pool.leased, pool.reserved, pool.total, pool.room(self._policy, self.engine.max_append)
         )
-
-    def _hear(self, calls: int) -> torch.Tensor:
-        assert self._tower is not None
-        return self._tower.hear(calls, self._in)
 
     def _ids(self, count: int) -> torch.Tensor:
         vocab = self.engine.decoder.config.vocab
