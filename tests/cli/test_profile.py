@@ -265,7 +265,18 @@ def test_check_warns_of_a_pool_that_cannot_hold_every_call(tmp_path: Path) -> No
         "warning: 100 blocks are 2 calls of 39, and admission.max_sessions is 8: calls beyond 2 are refused "
         "as pool_full; use pool.blocks = 312 or more, a smaller window, or admission.max_sessions = 2\n"
     )
+    told = json.loads(profile("check", str(file), "--json").stdout)
+    assert told | {"missing": []} == {
+        "name": "mine",
+        "missing": [],
+        "warning": {
+            "found": "100 blocks are 2 calls of 39, and admission.max_sessions is 8",
+            "costs": "calls beyond 2 are refused as pool_full",
+            "mend": "pool.blocks = 312 or more, a smaller window, or admission.max_sessions = 2",
+        },
+    }
     assert "warning" not in profile("check", "laptop").stderr
+    assert json.loads(profile("check", "laptop", "--json").stdout)["warning"] is None
 
 
 @pytest.mark.parametrize("command", ["check", "show"])

@@ -100,7 +100,7 @@ def show(
 
 @app.command()
 @takes_changes
-def check(name: NameOrPath, *, changes: Changes) -> None:
+def check(name: NameOrPath, *, as_json: AsJson = False, changes: Changes) -> None:
     """Check a profile: exit code 0 when it can work, 2 with the reason when it cannot.
 
     Weights are looked for and not loaded; those that have not been fetched yet are named. All else that
@@ -111,7 +111,7 @@ def check(name: NameOrPath, *, changes: Changes) -> None:
     \b
     Examples:
       metronome profile check laptop
-      metronome profile check ./mine.toml
+      metronome profile check ./mine.toml --json
       metronome profile check moshi --model ./moshi-weights --device cpu --blocks 1000 --max-sessions 4
     """
     from ..models.factory import check as check_model
@@ -120,10 +120,15 @@ def check(name: NameOrPath, *, changes: Changes) -> None:
     profile = load_changed(name, changes, thorough=True)
     missing = [said for field, name in weights_of(profile).items() if (said := lacking(field, name))]
     check_model(profile)
+    problem = pool_problem(profile)
+    if as_json:
+        warning = problem and dict(zip(("found", "costs", "mend"), problem, strict=True))
+        typer.echo(json.dumps({"name": profile.name, "missing": missing, "warning": warning}))
+        return
     typer.echo(f"{profile.name}: in order. {kind_of(profile.model.kind).about} {_room(profile)}")
     for said in missing:
         typer.echo(f"note: {said}", err=True)
-    if problem := pool_problem(profile):
+    if problem:
         typer.echo("warning: {}: {}; use {}".format(*problem), err=True)
 
 
