@@ -15,7 +15,7 @@ from metronome_cli.cli import docs
 from metronome_cli.cli.main import app
 from metronome_cli.kinds import KINDS
 from metronome_cli.profile import Profile, parse_profile, profile_names
-from metronome_cli.server.restarts import STEADY_S
+from metronome_cli.server.restarts import SERVED_S, STEADY_S
 from metronome_cli.server.silence import Silence
 
 
@@ -95,10 +95,23 @@ def test_from_when_on_a_silent_engine_is_told_is_one_rule_in_the_same_words(page
         assert Silence(parse_profile("null", section)).busy_s == least_s + 2 * 1.5
 
 
+@pytest.mark.parametrize("page", ["profiles.md", "protocol.md", "adding-a-model.md"])
+def test_how_long_a_load_may_give_no_sign_is_one_rule_in_the_same_words(page: str) -> None:
+    assert "three times as long as the longest load that came up took" in told(page)
+    silence = Silence(parse_profile("null", {"model": {"kind": "null"}}))
+    silence.load(0.0)
+    silence.begin(1.0)
+    silence.load(0.0)
+    while not silence.is_hung:
+        silence.look(silence.mute_s + 0.25)
+    assert silence.mute_s == silence.hang_s + 3 * 1.0 + 0.25
+
+
 @pytest.mark.parametrize("page", ["profiles.md", "protocol.md"])
 def test_how_often_an_engine_is_started_again_is_one_rule_in_the_same_words(page: str) -> None:
-    rule = f"times in a row that an engine is started again that ended within {STEADY_S:g} s of being ready"
-    assert f"{rule}, or before; one that lived longer always is, but for 0" in told(page)
+    useful = f"served calls for {SERVED_S:g} s (frames that they got) or been ready for {STEADY_S:g} s"
+    rule = f"times in a row that an engine is started again that ended before it had {useful}"
+    assert f"{rule}; one that did either always is, but for 0" in told(page)
     assert "tells its callers and ends with exit code 1" in told(page)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 import zmq
 
+import metronome_cli
 from metronome_cli import trace
 from metronome_cli.profile import load_profile
 from metronome_cli.server import messages
 
 from .running import PATIENCE_S, write_profile
 
+SOURCE = Path(metronome_cli.__file__).parents[1]
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 
@@ -281,3 +284,38 @@ def test_a_model_that_cannot_start_says_why_with_its_exit_code(begin: Callable[.
     assert failed.exit_code == 2
     assert failed.message.startswith("pool.blocks = 21: ")
     assert engine.said() == (2, "")
+
+
+# Reads something more until it may go on: so a checkpoint does, tensor by tensor.
+READS = """
+from pathlib import Path
+from metronome_cli.engine.progress import watcher
+from metronome_cli.errors import AssetError
+from metronome_cli.models.null import NullModel
+
+class Reads(NullModel):
+    def __init__(self, profile):
+        while not (go := Path(__file__).with_name("go")).exists():
+            watcher()(1, 2)
+        if go.read_text():
+            raise AssetError(go.read_text())
+        super().__init__(profile)
+"""
+
+
+@pytest.mark.parametrize("fails", ["", "half of it is missing"])
+def test_a_model_that_is_read_gives_signs_and_who_heard_them_hears_how_it_ended(
+    begin: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    (tmp_path / "reads.py").write_text(READS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{SOURCE}")
+    gateway = begin(kind="reads:Reads").gateway()
+    gateway.say(messages.Hello(messages.PROTOCOL))
+    gateway.until(messages.Loading)
+    (tmp_path / "new").write_text(fails)
+    (tmp_path / "new").rename(tmp_path / "go")
+    if fails:
+        assert gateway.until(messages.Failed).message == fails
+    else:
+        gateway.until(messages.Ready)
+        assert gateway.open() == 1

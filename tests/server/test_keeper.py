@@ -13,6 +13,7 @@ from metronome_cli.server import messages
 from metronome_cli.server.engine_life import EngineLife
 from metronome_cli.server.keeper import EngineKeeper
 from metronome_cli.server.silence import LOOK_S
+from metronome_cli.trace import TickRecord
 
 NULL = parse_profile("null", {"model": {"kind": "null"}})
 
@@ -106,6 +107,85 @@ def test_one_that_is_given_up_ends_the_server_once_and_says_why(
     assert caplog.text.count("is not started again: ") == 1
     assert f"server.restarts = {restarts}" in caplog.text
     assert caplog.text.count("until it is back") == restarts
+
+
+def tick(keeper: EngineKeeper, calls: int, stalled: int = 0) -> None:
+    """A beat of two seconds is over."""
+    told = TickRecord(tick=1, due=100.0, start=100.0, done=100.0, sessions=calls, stalled=stalled)
+    keeper._take(messages.Beat(told, 0, calls, None, 0, 0, [], []))
+
+
+@pytest.mark.parametrize(
+    ("beats", "calls", "stalled", "ends"),
+    [(5, 3, 1, False), (4, 3, 0, True), (29, 0, 0, True), (29, 3, 3, True), (0, 0, 0, True)],
+)
+def test_a_life_is_judged_by_the_frames_that_calls_got_in_it(
+    beats: int, calls: int, stalled: int, ends: bool
+) -> None:
+    """Each life is shorter than a minute: one that served is started again for ever, no other one is."""
+
+    async def scene() -> None:
+        clock = VirtualClock(100.0)
+        kept = keeper(clock, Life(traced=False), restarts=2)
+        for _ in range(3):
+            assert kept.state == "ok"
+            for _ in range(beats):
+                clock.advance(2.0)
+                tick(kept, calls, stalled)
+            kept.ended("it died")
+            kept._over = kept.state == "engine_dead"
+            kept._take(messages.Ready(0, 1, "max_sessions", 1, ""))
+        assert (kept.state == "engine_dead") == ends
+
+    asyncio.run(scene())
+
+
+async def loading(clock: VirtualClock, life: Life) -> EngineKeeper:
+    """One whose engine came up in ten seconds, died, and is being loaded again."""
+    made = EngineKeeper(parse_profile("null", {"model": {"kind": "null"}}), None, clock)
+    made._life = cast(EngineLife, life)
+    for seconds in (10.0, 0.0):
+        made.begins("inproc://nowhere")
+        wait(made, clock, seconds)
+        if seconds:
+            made._take(messages.Ready(0, 1, "max_sessions", 1, ""))
+            made.ended("it died")
+    return made
+
+
+def test_a_load_that_hangs_is_ended_and_told_and_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        clock, life, follower = VirtualClock(100.0), Life(traced=False), Follower()
+        kept = await loading(clock, life)
+        kept.follower = follower
+        wait(kept, clock, 90.0)
+        kept._take(messages.Loading())
+        wait(kept, clock, 90.0)
+        assert (life.killed, kept.state, kept._over, follower.told) == (0, "restarting", False, [])
+        wait(kept, clock, 600.0)
+        assert (life.killed, kept.state, kept.deaths, kept._pause_s) == (1, "restarting", 2, 1.0)
+        [(how, code)] = follower.told
+        assert code == "engine_hung"
+        assert how.endswith(" while it loaded its model and was ended")
+        assert kept.metrics.summary()["engine_hangs"] == 1
+        kept._hang_up()
+
+    asyncio.run(scene())
+    assert "while it loaded its model and was ended" in caplog.text
+
+
+def test_a_load_in_a_debuggers_hands_is_left_alone() -> None:
+    async def scene() -> None:
+        clock, life = VirtualClock(100.0), Life(traced=True)
+        kept = await loading(clock, life)
+        wait(kept, clock, 600.0)
+        assert life.killed == 0
+        life.traced = False
+        wait(kept, clock, 100.0)
+        assert life.killed == 1
+        kept._hang_up()
+
+    asyncio.run(scene())
 
 
 def test_one_in_a_debuggers_hands_is_left_alone() -> None:

@@ -122,17 +122,27 @@ def test_a_gateway_that_died_stays_counted_and_its_calls_are_the_engines_to_coun
     metrics.opened, metrics.bytes_in = 2, 10
     metrics.refused["max_sessions"] += 1
     metrics.beat(beat(0, sessions=5))
-    metrics.elsewhere[2] = Counts(3, {"max_sessions": 4, "draining": 1}, 100, 7, detached=2, since=1)
+    metrics.elsewhere[2] = Counts(3, {"max_sessions": 4, "draining": 1}, 100, 7, 2, since=1, served=8)
     told = metrics.whole
-    assert told == Counts(5, {"max_sessions": 5, "draining": 1}, 110, 7, detached=2, since=1)
+    assert told == Counts(5, {"max_sessions": 5, "draining": 1}, 110, 7, detached=2, since=1, served=9)
     assert metrics.live == 6
-    metrics.gateway_lost(2)
-    assert metrics.whole == Counts(5, told.refused, 110, 7)
+    assert metrics.gateway_lost(2).served == 8
+    assert metrics.whole == Counts(5, told.refused, 110, 7, served=9)
     assert (metrics.live, metrics.gateways_lost) == (5, 1)
     metrics.elsewhere[2] = Counts(1)  # another in its place
     metrics.gateway_lost(2)
     metrics.gateway_lost(3)  # one that never said anything
     assert metrics.whole.opened == 6
+
+
+def test_a_gateway_serves_in_beats_in_which_it_has_calls_and_the_engine_in_those_that_brought_frames() -> (
+    None
+):
+    metrics = Metrics(profile())
+    for opened, closed, calls, stalled in ((0, 0, 3, 0), (2, 0, 5, 5), (2, 1, 4, 3), (2, 2, 0, 0)):
+        metrics.opened, metrics.closed = opened, closed
+        metrics.beat(beat(0, sessions=calls, stalled=stalled))
+    assert (metrics.own.served, metrics.served) == (2, 2)
 
 
 def test_beats_add_up() -> None:

@@ -30,7 +30,7 @@ from ..runtime.recorder import Recorder
 from . import messages
 from .host import Host
 from .lifeline import watch
-from .loading import Bar
+from .loading import Bar, Signs
 from .logs import set_up_logging
 
 _LINGER_MS = 1000  # for last words
@@ -49,10 +49,12 @@ def main() -> None:
         socket.set_hwm(0)
         socket.linger = _LINGER_MS
         socket.bind(setup.address)
+        clock = SystemClock()
+        signs = Signs(socket, clock)
         try:
-            engine, recorder, clock = _build(profile, setup)
+            engine, recorder = _build(profile, setup, clock, signs)
         except MetronomeError as error:
-            _report(socket, error)
+            _report(socket, error, [gateway for gateway, *_ in signs.taken])
             sys.exit(error.exit_code)
         # What is there now stays. A garbage collector that looked through it again would stop the beat for
         # half a second: so many objects come with a model's libraries.
@@ -61,7 +63,10 @@ def main() -> None:
         # Not before: a model that loads is ended at once, since nothing of it is to be kept.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with closing(recorder):
-            Host(profile, engine, socket, recorder, clock, setup.opened).run(sys.stdin.fileno())
+            host = Host(profile, engine, socket, recorder, clock, setup.opened)
+            for gateway, *parts in signs.taken:
+                host.heed(gateway, parts)
+            host.run(sys.stdin.fileno())
 
 
 @contextmanager
@@ -86,13 +91,20 @@ def _end_by_force(address: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _build(profile: Profile, setup: messages.Setup) -> tuple[TickEngine, Recorder, Clock]:
+def _build(
+    profile: Profile, setup: messages.Setup, clock: Clock, signs: Signs
+) -> tuple[TickEngine, Recorder]:
     from ..models.factory import build
 
-    clock = SystemClock()
-    with watched(Bar(sys.stderr, clock).show):
+    bar = Bar(sys.stderr, clock)
+
+    def told(done: int, total: int) -> None:
+        bar.show(done, total)
+        signs.give()
+
+    with watched(told):
         engine = build(profile)
-    return engine, _recorder(setup, clock), clock
+    return engine, _recorder(setup, clock)
 
 
 def _recorder(setup: messages.Setup, clock: Clock) -> Recorder:
@@ -106,13 +118,16 @@ def _recorder(setup: messages.Setup, clock: Clock) -> Recorder:
         return Recorder(None, clock, f"nothing was recorded: {error}")
 
 
-def _report(socket: zmq.Socket[bytes], error: MetronomeError) -> None:
-    """Tell the gateway that started us, and others that said hello, why there will be no engine."""
-    patience_ms = _HELLO_MS
-    while socket.poll(patience_ms):
-        gateway, *_ = socket.recv_multipart()
-        socket.send_multipart([gateway, messages.pack(messages.Failed(str(error), error.exit_code))])
-        patience_ms = 0
+def _report(socket: zmq.Socket[bytes], error: MetronomeError, gateways: list[bytes]) -> None:
+    """Tell the gateway that started us, and others that said hello, why there will be no engine.
+
+    `gateways` said it while the model was loaded.
+    """
+    while socket.poll(0 if gateways else _HELLO_MS):
+        gateways.append(socket.recv_multipart()[0])
+    failed = messages.pack(messages.Failed(str(error), error.exit_code))
+    for gateway in dict.fromkeys(gateways):
+        socket.send_multipart([gateway, failed])
 
 
 if __name__ == "__main__":

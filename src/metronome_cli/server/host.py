@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -161,11 +162,15 @@ class Host:
             except zmq.Again:
                 return
             taken += len(parts)
-            for part in parts:
-                try:
-                    self._take(gateway, messages.to_engine(part))
-                except msgspec.DecodeError as error:
-                    _log.error("a message that is none of ours is left out: %s", error)
+            self.heed(gateway, parts)
+
+    def heed(self, gateway: bytes, parts: Sequence[bytes]) -> None:
+        """Take what a gateway said."""
+        for part in parts:
+            try:
+                self._take(gateway, messages.to_engine(part))
+            except msgspec.DecodeError as error:
+                _log.error("a message that is none of ours is left out: %s", error)
 
     def _tell_all(self, tick: TickRecord) -> None:
         """Tell every gateway that lives of the tick as a whole."""

@@ -61,6 +61,7 @@ class EngineKeeper(EngineLink):
         self._stopping = False
         self._ready_at = 0.0
         self._lived_s = 0.0  # the latest life that is over, from when it was ready,
+        self._served_before = 0  # beats of the lives before it,
         self._pause_s: float | None = None  # and how long after it another one is tried; None: never
 
     async def __aenter__(self) -> Self:
@@ -85,22 +86,24 @@ class EngineKeeper(EngineLink):
     def look(self) -> None:
         super().look()
         silence = self._silence
-        if silence.is_busy and self._life.is_traced():
+        if (silence.is_busy or silence.is_hung) and self._life.is_traced():
             silence.heard()  # its time begins anew when the debugger lets it go, maybe deep in a tick
         elif silence.is_hung:
             self.metrics.engine_hangs += 1
-            how = f"the engine process said nothing for {silence.mute_s:.1f} s and was ended"
+            doing = " while it loaded its model" if silence.loads else ""
+            how = f"the engine process said nothing for {silence.mute_s:.1f} s{doing} and was ended"
             # Callers first: a process that waits for a device may take long to die, even by force.
             self.ended(how, "engine_hung")
             self._life.kill()
 
     def ended(self, how: str, code: str = "engine_dead", final: bool = False) -> None:
         # What it was silent at the end is no part of its life: one that hangs at once never was.
-        self._lived_s = 0.0
+        self._lived_s = served_s = 0.0
         if self._engine_state == "ok":
             self._lived_s = self._clock.now() - self._ready_at - self._silence.beatless_s
+            served_s = (self.metrics.served - self._served_before) * self._profile.beat.frame_s
         # One that was never ready would fail in the same way again.
-        self._pause_s = self._restarts.pause_s(self._lived_s) if self._came_up() else None
+        self._pause_s = self._restarts.pause_s(self._lived_s, served_s) if self._came_up() else None
         final = final or self._pause_s is None
         super().ended(how, code, final)
         if not self._ready.done():
@@ -129,7 +132,7 @@ class EngineKeeper(EngineLink):
             times = self.deaths
             _log.warning("the engine process is back after %d death(s); calls are taken again", times)
         super()._is_ready(told)
-        self._ready_at = self._clock.now()
+        self._ready_at, self._served_before = self._clock.now(), self.metrics.served
 
     def _has_failed(self, text: str, exit_code: int) -> None:
         error = MetronomeError(text)

@@ -100,6 +100,7 @@ class EngineLink:
         line = EngineSocket(self._take)
         line.connect(address)
         self._line, self._over = line, False
+        self._silence.load(self._clock.now())
 
     def ended(self, how: str, code: str = "engine_dead", final: bool = False) -> None:
         """The engine process is over: so are all calls, and those that asked to come in are refused.
@@ -216,6 +217,8 @@ class EngineLink:
         match message:
             case messages.Ready():
                 self._is_ready(message)
+            case messages.Loading():
+                pass  # that it was heard is all
             case messages.Failed(text, exit_code):
                 self._has_failed(text, exit_code)
             case messages.Opened(request, session):

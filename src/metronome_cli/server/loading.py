@@ -1,6 +1,6 @@
-"""How far a model's weights are read, on one line of a terminal.
+"""How far a model's weights are read: on one line of a terminal, and as signs of life to the gateways.
 
-Knows:   bytes read and to be read, how often a glance is worth a line.
+Knows:   bytes read and to be read, how often a glance is worth a line, and a gateway a sign.
 Ignores: who reads them. Where the stream is no terminal it writes nothing.
 """
 
@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from typing import TextIO
 
+import zmq
+
 from ..clock import Clock
+from . import messages
 
 _EVERY_S = 0.2
+_SIGN_S = 1.0  # from one sign to the next, at least
+_HELLO = messages.pack(messages.Hello(messages.PROTOCOL))
 _WIDTH = 30  # characters of the bar
 
 
@@ -35,3 +40,27 @@ class Bar:
         line = f"reading weights [{bar}] {share:4.0%} of {total / 1e9:.1f} GB"
         self._stream.write("\r" + (line if done < total else " " * len(line) + "\r"))
         self._stream.flush()
+
+
+class Signs:
+    """Tells every gateway that has said hello that the load gets on.
+
+    Call it where the socket is used. `taken`: what was said meanwhile, gateway first, for whoever reads next.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], clock: Clock) -> None:
+        self.taken: list[list[bytes]] = []
+        self._socket = socket
+        self._clock = clock
+        self._next = clock.now()
+
+    def give(self) -> None:
+        """Something more is read."""
+        if self._clock.now() < self._next:
+            return
+        self._next = self._clock.now() + _SIGN_S
+        while self._socket.poll(0):
+            self.taken.append(self._socket.recv_multipart())
+        sign = messages.pack(messages.Loading())
+        for gateway in {gateway for gateway, *parts in self.taken if _HELLO in parts}:
+            self._socket.send_multipart([gateway, sign], zmq.NOBLOCK)

@@ -17,7 +17,7 @@ from ..frame import SessionId
 from ..trace import TickRecord
 from ..wire import TickEvent
 
-PROTOCOL = 7  # raised whenever a message below changes
+PROTOCOL = 8  # raised whenever a message below changes
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -119,6 +119,10 @@ class Stop(_Message, frozen=True):
 
 
 # ---- What the engine says ----------------------------------------------------------------------
+
+
+class Loading(_Message, frozen=True):
+    """The model loads still, and more of it is read than when this was said last."""
 
 
 class Ready(_Message, frozen=True):
@@ -240,7 +244,7 @@ ToSession = Audio | Text | Commit | Cancel | Clear | Turns | Reply | Settle
 ToEngine = Hello | Open | ToSession | Close | Heartbeat | Stop
 Answer = Cancelled | Cleared | Settled | Rejected | Ended
 ToCaller = Word | Heard | FrameDone | ReplyLost | Answer
-ToGateway = Ready | Failed | Opened | TurnedAway | Beat | ToCaller
+ToGateway = Loading | Ready | Failed | Opened | TurnedAway | Beat | ToCaller
 
 _encoder = msgspec.msgpack.Encoder()
 _engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -98,6 +98,7 @@ class Counts(msgspec.Struct, frozen=True):
     bytes_out: int = 0
     detached: int = 0  # calls kept at this moment for callers who lost their connection
     since: int = 0  # calls let in, less those over, since the latest beat
+    served: int = 0  # beats in which it had calls
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -107,6 +108,7 @@ class Counts(msgspec.Struct, frozen=True):
             self.bytes_out + other.bytes_out,
             self.detached + other.detached,
             self.since + other.since,
+            self.served + other.served,
         )
 
 
@@ -126,6 +128,7 @@ class Metrics:
         self.detached = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        self._served = 0  # beats in which there were calls
         # What is known of other gateways.
         self.elsewhere: dict[int, Counts] = {}
         self.gateways_lost = 0  # processes that died
@@ -134,6 +137,7 @@ class Metrics:
         self.engine_restarts = 0
         self.engine_busy = 0  # times that it was without a beat for so long that its callers were told,
         self.engine_hangs = 0  # and that it was ended for saying nothing
+        self.served = 0  # beats in which calls got frames, whichever gateway they are of
         self.ticks = self.skipped = self.frames = self.speaking = self.empty = self.stalled = 0
         self.tokens_in = self.tokens_out = 0
         self.fell_mute = 0  # calls that were ever mute
@@ -156,6 +160,8 @@ class Metrics:
         self._told(Places(beat.sessions, tick.cap, tick.cap_reason, beat.room), beat.unrecorded)
         self.ticks += 1
         self.skipped += tick.skipped
+        self.served += tick.sessions > tick.stalled
+        self._served += self.opened > self.closed
         self.frames += tick.sessions
         self.speaking += beat.speaking
         self.empty += tick.empty
@@ -181,17 +187,27 @@ class Metrics:
         self.latest = None
         self._told(Places(told.sessions, told.cap, told.cap_reason, told.room), told.unrecorded)
 
-    def gateway_lost(self, number: int) -> None:
-        """Another gateway is dead: what it counted stays counted, and its calls are the engine's to end."""
+    def gateway_lost(self, number: int) -> Counts:
+        """Another gateway is dead: what it counted stays counted, and its calls are the engine's to end.
+
+        What it counted in that life.
+        """
         self.gateways_lost += 1
         last = self.elsewhere.pop(number, Counts())
         self._before += msgspec.structs.replace(last, detached=0, since=0)
+        return last
 
     @property
     def own(self) -> Counts:
         """What the callers of this gateway did."""
         return Counts(
-            self.opened, self.refused, self.bytes_in, self.bytes_out, self.detached, self._since_beat()
+            self.opened,
+            self.refused,
+            self.bytes_in,
+            self.bytes_out,
+            self.detached,
+            self._since_beat(),
+            self._served,
         )
 
     @property

@@ -115,14 +115,15 @@ class Others:
             how = await self._live(number)
             if self._leaving.is_set():
                 return
-            self._link.metrics.gateway_lost(number)
+            beats = self._link.metrics.gateway_lost(number).served
             if not self._up[number].done():
                 why = f"gateway {number} ended with {how} before it was ready; see its last words above"
                 self._up[number].set_exception(MetronomeError(why))
                 return
             _log.error("gateway %d ended with %s, and its calls with it", number, how)
             now = self._clock.now()
-            pause_s = restarts.pause_s(now - self._up_at.get(number, now))
+            served_s = beats * self._profile.beat.frame_s
+            pause_s = restarts.pause_s(now - self._up_at.get(number, now), served_s)
             if pause_s is None:
                 _log.error("gateway %d is not started again: %s; the other gateways go on", number, restarts)
                 return
