@@ -24,7 +24,7 @@ def a_run(told: Any, dues: list[float], end: float, **frame: Any) -> Run:
     """One call whose frames were due at `dues`, at a period of 2 s, and ended at `end`."""
     call = a_call()
     if dues:
-        call.beats, call.last_due, call.ended = (0, len(dues) - 1), dues[-1], end
+        call.ended = end
     run = Run(Plan("127.0.0.1:1", 1, 60.0), 0.0, [call], end=end, period_s=2.0 if dues else None)
-    run.frames = [told.frame(due, **frame) for due in dues]
+    run.frames = [told.frame(due, tick=int(due // 2), **frame) for due in dues]
     return run

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from metronome_cli.load import buckets
+from metronome_cli.load.figures import Missed
 from metronome_cli.trace import TickRecord
 
 
@@ -23,6 +24,19 @@ def test_a_frame_counts_in_the_bucket_in_which_it_was_due(told: Any) -> None:
     ]
     assert [b["occupancy"] for b in found] == [0.0, 0.5, None]
     assert found[0]["freshness"]["first_s"]["p50"] == pytest.approx(3.0)
+
+
+def test_a_frame_that_was_never_told_counts_where_it_was_due(told: Any) -> None:
+    missed = [Missed(1, due, due + 30.0) for due in (9.9, 10.0, 12.0, 24.9)]
+    found = buckets.by_elapsed([told.frame(1.0), told.frame(12.0, session=1)], [], 0.0, 24.0, missed=missed)
+    assert [(b["frames"], b["missing"], b["sessions"]) for b in found] == [(1, 1, 2), (1, 2, 1), (0, 1, 1)]
+    ages = buckets.by_age([told.frame(12.0, session=1, age_s=12.0)], 10.0, missed)
+    assert [b["missing"] for b in ages] == [0, 0, 0, 1, 2, 1]
+
+
+def test_where_nobody_can_say_when_a_frame_was_due_none_is_said_to_be_missing(told: Any) -> None:
+    [bucket] = buckets.by_elapsed([told.frame(1.0)], [], 0.0, 5.0)
+    assert bucket["missing"] is None
 
 
 def test_hanging_up_is_no_bucket_of_its_own(told: Any) -> None:

@@ -120,6 +120,22 @@ def test_without_two_ages_there_is_no_slope(told: Any) -> None:
     assert figures.slope([told.frame(2.0), told.frame(2.0), told.frame(2.0)]) is None
 
 
+def test_beats_left_out_were_due_evenly_between_two_frames_and_after_the_last_one(told: Any) -> None:
+    call = a_call(7)
+    call.ended = 27.9
+    frames = [told.frame(due, session=7, tick=tick, age_s=due - 1.0) for due, tick in ((3.0, 5), (13.0, 10))]
+    frames.append(told.frame(15.0, session=7, tick=11, age_s=14.0))
+    missed = figures.missed_frames(call, frames, end=60.0, period_s=2.0)
+    # The one due at 27 may still come in time when the call ends.
+    assert [miss.due for miss in missed] == [5.0, 7.0, 9.0, 11.0, 17.0, 19.0, 21.0, 23.0, 25.0]
+    assert [miss.age_s for miss in missed] == [miss.due - 1.0 for miss in missed]
+    assert {miss.session for miss in missed} == {7}
+
+
+def test_a_call_that_was_told_of_no_beat_misses_none(told: Any) -> None:
+    assert figures.missed_frames(a_call(), [], end=60.0, period_s=2.0) == []
+
+
 def test_nobody_is_silent_after_the_last_caller_hung_up(told: Any) -> None:
     call = a_call()
     call.ended = 6.5

@@ -111,8 +111,8 @@ def test_a_caller_that_is_late_itself_says_so(told: Any) -> None:
 
 
 def test_a_server_that_skips_beats_misses_its_cadence_however_fresh_the_rest_is(told: Any) -> None:
-    run = a_run(told, list(np.arange(2.0, 58.0, 2.0)), end=59.0)
-    run.calls[0].beats = (0, 29)  # thirty beats, of which twenty-eight were told
+    dues = [due for due in np.arange(2.0, 62.0, 2.0) if due not in (20.0, 40.0)]  # of thirty
+    run = a_run(told, dues, end=61.0)
     found = results.summarise(run)
     assert [limit["name"] for limit in found["limits"] if not limit["held"]] == [
         "cadence (frames delivered / due)"
@@ -253,7 +253,6 @@ def test_what_a_stand_still_cost_is_counted_as_missing_and_when_callers_were_tol
     dues = [2.0, 4.0, 6.0, 20.0, 22.0]  # a beat of 2 s that stood still from 6 to 20
     run = a_run(told, dues, end=23.0)
     run.start = 1.0
-    run.calls[0].beats = (0, 10)
     for at in (13.2, 17.0):
         run.calls[0].note(run.calls[0].frames, Fault("engine_busy"), at)  # type: ignore[arg-type]
     run.calls[0].object("odd", 5.0)
@@ -261,6 +260,9 @@ def test_what_a_stand_still_cost_is_counted_as_missing_and_when_callers_were_tol
     assert {name: found["frames"][name] for name in ("due", "closed", "missing", "stalled", "empty")} == {
         "due": 11, "closed": 5, "missing": 6, "stalled": 0, "empty": 0,
     }  # fmt: skip
+    # The run began at 1 s: the beats at 8 and 10 s, then those at 12 to 18 s.
+    assert [(cut["frames"], cut["missing"]) for cut in found["buckets"]] == [(3, 2), (1, 4), (1, 0)]
+    assert sum(cut["missing"] for cut in found["ages"]) == 6
     said = results.notes(found)
     assert "2 error events: engine_busy, between 12.2 and 16.0 s" in said
     assert "1 error event: odd, after 4.0 s" in said

@@ -32,6 +32,16 @@ def test_every_frame_that_was_due_and_not_delivered_is_on_a_line(run_of: Any) ->
     assert rows_of(facts)["frames stalled / empty / missing"] == ("0 / 1 / 6",)
 
 
+def test_when_frames_were_missing_is_told_where_any_were(run_of: Any) -> None:
+    report = run_of("load")[1]
+    report.results["buckets"][0]["missing"] = 0
+    assert len(tables(report)) == 3
+    report.results["buckets"][1]["missing"] = 6
+    *_, missing = tables(report)
+    assert missing.title == "Missing frames by elapsed time (s)"
+    assert rows_of(missing) == {"10-20": ("6", "16")}
+
+
 def test_a_demo_report_puts_both_arms_and_both_moments_side_by_side(run_of: Any) -> None:
     arms, moment, _ = tables(run_of("demo")[1])
     assert rows_of(arms)["0-10"] == ("0.40 / 0.62", "0 %", "25 %") * 2

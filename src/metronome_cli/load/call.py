@@ -60,8 +60,7 @@ class Call:
         self.errors_at: dict[str, tuple[float, float]] = {}  # and when the first and the last of each came
         self.frames: CallFrames | None = None  # from the moment the line is open
         self.ended: float | None = None
-        self.beats: tuple[int, int] | None = None  # the server's count of the first and the last beat it told
-        self.last_due = 0.0  # when the last frame that it told was due
+        self.closed: int | None = None  # with which code, where the server cut it off
         self.heard: list[str] = []  # transcripts of servers that tell no ticks
         self.sound_s = 0.0  # speech given back,
         self.audible_s = 0.0  # and what of it is no silence
@@ -81,10 +80,7 @@ class Call:
             case Token():
                 self._token(frames, event, at)
             case TickEvent():
-                self.beats = (self.beats[0] if self.beats else event.tick, event.tick)
-                frame = frames.close(event)
-                self.last_due = frame.due
-                self._on_frame(frame, event, at)
+                self._on_frame(frames.close(event), event, at)
             case ReplyDone():
                 self.reply = None
                 frames.ended(at)

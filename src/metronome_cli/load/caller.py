@@ -133,7 +133,7 @@ class _Caller:
                 raise end
         self._call.fate = "vanished" if vanished else "done" if hung_up else "cut_off"
         if self._call.fate == "cut_off":
-            self._call.why = _goodbye(self._line)
+            self._call.why, self._call.closed = _goodbye(self._line), self._line.close_code
 
     def heed(self, message: Message) -> None:
         """Take in what the server said."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -105,12 +106,30 @@ def waits_after_speech(call: Call) -> list[float]:
     return waits
 
 
-def due_frames(call: Call, end: float, period_s: float) -> int:
-    """Beats between a call's first tick event and its end, told or not.
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A frame that was due and never told, with what a FrameRecord says of one, in the same seconds."""
 
-    A frame that was not told counts once its own period is over: until then it may still come in time.
+    session: int
+    due: float
+    age_s: float
+
+
+def missed_frames(call: Call, frames: Sequence[FrameRecord], end: float, period_s: float) -> list[Missed]:
+    """Frames between a call's first tick event and its end that were never told; `frames` are its others.
+
+    Beats that were left out between two frames were due evenly between them. After the last one a frame
+    counts once its own period is over: until then it may still come in time.
     """
-    if call.beats is None:
-        return 0
-    told = call.beats[1] - call.beats[0] + 1
-    return told + max(0, int(((call.ended or end) - call.last_due) // period_s) - 1)
+    if not frames:
+        return []
+    dues = [
+        before.due + (after.due - before.due) * beat / (after.tick - before.tick)
+        for before, after in pairwise(frames)
+        for beat in range(1, after.tick - before.tick)
+    ]
+    last = frames[-1].due
+    late = int(((call.ended or end) - last) // period_s) - 1
+    dues += [last + beat * period_s for beat in range(1, late + 1)]
+    began = frames[0].due - frames[0].age_s
+    return [Missed(call.number, due, due - began) for due in dues]

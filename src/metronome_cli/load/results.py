@@ -15,34 +15,34 @@ from numpy.typing import NDArray
 
 from ..speech import RATE
 from ..trace import FrameRecord
-from ..wire import CLOSE_DRAINED
 from .buckets import BUCKET_S, by_age, by_elapsed, width
 from .call import Call
 from .caller import BROKEN
 from .figures import (
+    Missed,
     alive,
     cuts,
-    due_frames,
     freshness,
     last_hung_up,
+    missed_frames,
     silence,
     slope,
     tail,
     waits_after_speech,
 )
+from .over import GOING_DOWN
 from .runner import Run
 from .spoken import Spoken, spoken_errors
 
 # As with p99, one frame in a hundred may fail its session without the run failing its callers.
 CADENCE = 0.99
-_GOING_DOWN = (CLOSE_DRAINED, 1001)
 _MOMENT_S = 2.0  # lines that go dead within it went together: some are told, some have to notice
 JUDGED_BY_SPEECH = "first token after speech, p99 (s)"
 
 
 def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
     """The `results` of a load report. `_s` means seconds, `_at_s` seconds from the run's start."""
-    elapsed = run.end - run.start
+    elapsed, missed = run.end - run.start, _missed(run)
     found: dict[str, Any] = {
         "offered": run.plan.settings() | {"clips": [clip.name for clip in run.clips]},
         "protocol": _protocol(run),
@@ -53,7 +53,8 @@ def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
         "frame_s": run.period_s,
         "budget_s": run.plan.budget_s or run.period_s,
         "calls": _calls(run.calls, run.start),
-        "frames": _frames(run),
+        "over": run.over and {"at_s": run.over.at - run.start, "why": run.over.why},
+        "frames": _frames(run, missed),
         "skipped_beats": sum(tick.skipped for tick in run.ticks),
         "freshness": freshness(run.frames),
         "slope": slope(run.frames),
@@ -63,8 +64,8 @@ def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
         "cancels": _cancels(run.calls),
         "client": _client(run, elapsed),
         "silence_at_s": silence(run.frames, last_hung_up(run.calls, run.end), run.period_s, run.start),
-        "buckets": by_elapsed(run.frames, run.ticks, run.start, elapsed, bucket_s),
-        "ages": by_age(run.frames, width(elapsed, most=12, least_s=1.0)),
+        "buckets": by_elapsed(run.frames, run.ticks, run.start, elapsed, bucket_s, missed),
+        "ages": by_age(run.frames, width(elapsed, most=12, least_s=1.0), missed),
         "sessions": _sessions(run),
     }
     found["limits"] = limits(found)
@@ -159,6 +160,9 @@ def _ends(found: dict[str, Any]) -> list[str]:
     if found["doomed"]:
         return [f"{elapsed}: {found['doomed']}"]
     late = found["offered"]["sessions"] - found["calls"]["dialled"]
+    if over := found["over"]:
+        unmade = f"; {late} calls were not made" if late > 0 else ""
+        return [f"nobody dialled any more after {over['at_s']:.1f} s: {over['why']}{unmade}"]
     return [f"{late} calls would have come after the end of the run"] if late > 0 else []
 
 
@@ -274,7 +278,7 @@ def _who_went(cut: Sequence[Call]) -> str:
         return "the server's engine"
     if all(call.errors["engine_hung"] for call in cut):
         return "the server's engine, which had stopped answering,"
-    broken = all(call.why == BROKEN or any(str(code) in call.why for code in _GOING_DOWN) for call in cut)
+    broken = all(call.why == BROKEN or any(str(code) in call.why for code in GOING_DOWN) for call in cut)
     return "the server" if broken else ""
 
 
@@ -292,16 +296,26 @@ def _redials(calls: Sequence[Call]) -> dict[str, Any]:
     }
 
 
-def _frames(run: Run) -> dict[str, Any]:
+def _missed(run: Run) -> list[Missed] | None:
+    """Frames that were never told; None where nobody can say when one was due."""
+    if not (run.period_s and run.frames):
+        return None
+    mine = _by_session(run.frames)
+    return [
+        missed
+        for call in run.calls
+        for missed in missed_frames(call, mine[call.number], run.end, run.period_s)
+    ]
+
+
+def _frames(run: Run, missed: Sequence[Missed] | None) -> dict[str, Any]:
     """Counts, and cadence: how many of the due frames did what they were to do."""
-    due = None
-    if run.period_s and run.frames:
-        due = sum(due_frames(call, run.end, run.period_s) for call in run.calls)
+    due = None if missed is None else len(run.frames) + len(missed)
     delivered = sum(alive(frame) for frame in run.frames)
     return {
         "due": due,
         "closed": len(run.frames),
-        "missing": None if due is None else max(0, due - len(run.frames)),
+        "missing": None if missed is None else len(missed),
         "delivered": delivered,
         "spoken": sum(frame.first is not None for frame in run.frames),
         "stalled": sum(frame.stalled for frame in run.frames),

@@ -24,6 +24,7 @@ from ..wire import TickEvent
 from .arrivals import redial_wait
 from .call import Call
 from .caller import Target, hold
+from .over import LastWords, Over
 from .plan import Plan
 from .spoken import Spoken
 from .spurts import spurts
@@ -71,6 +72,7 @@ class Run:
     cpu_s: float = 0.0  # CPU time of this process
     stopped: bool = False  # ended early by a signal
     doomed: str = ""  # ended early because it could not come out well any more, and why
+    over: Over | None = None  # from when on nobody dialled any more: the server had ended
 
 
 def run_load(
@@ -102,6 +104,8 @@ class _Desk:
         self._last: dict[int, FrameRecord] = {}
         self._book = TickBook(self._tick, plan.arm)
         self._stop = asyncio.Event()
+        self._nobody_there = asyncio.Event()  # nothing is dialled any more; calls that live go on
+        self._last_words = LastWords()
         self._run = Run(plan, clock.now(), [], clips)
 
     async def hold(self, watch: Callable[[Glance], None] | None, doomed: Doomed | None) -> Run:
@@ -137,7 +141,7 @@ class _Desk:
         run, plan = self._run, self._plan
         until = run.start + plan.duration_s
         await self._unless_stopped(self._clock.sleep_until(min(run.start + join, until)))
-        while self._clock.now() < until and not self._stop.is_set():
+        while self._clock.now() < until and not self._dials_no_more:
             call = call or self._next_call()
             await self._hold(call, until)
             again = self._clock.now() + _REDIAL_S.get(call.fate, _REDIAL_FAILED_S)
@@ -152,7 +156,8 @@ class _Desk:
         while True:
             before = len(call.refusals)
             await hold(call, self._target, self._clock, until, self._stop)
-            if len(call.refusals) == before or before >= self._plan.redials:
+            self._heed(call)
+            if len(call.refusals) == before or before >= self._plan.redials or self._nobody_there.is_set():
                 break
             wait_s = redial_wait(self._plan.seed, call.number, before + 1, call.refusals[-1].retry_after_s)
             again = self._clock.now() + wait_s
@@ -161,8 +166,20 @@ class _Desk:
                 break
             call.fate = "waiting"
             await self._unless_stopped(self._clock.sleep_until(again))
+            if self._nobody_there.is_set():
+                break
         if call.fate == "waiting" and call.refusals:  # the run was ended before it was let in
             call.fate = "refused"
+
+    @property
+    def _dials_no_more(self) -> bool:
+        return self._stop.is_set() or self._nobody_there.is_set()
+
+    def _heed(self, call: Call) -> None:
+        over = self._last_words.heed(call, self._run.calls, self._clock.now())
+        if over and not self._run.over:
+            self._run.over = over
+            self._nobody_there.set()
 
     def _next_call(self) -> Call:
         number, plan = len(self._run.calls), self._plan
@@ -173,8 +190,9 @@ class _Desk:
         return call
 
     async def _unless_stopped(self, wait: Coroutine[Any, Any, object]) -> None:
-        """Wait for `wait`, or until the run is to end."""
-        tasks = (asyncio.create_task(wait), asyncio.create_task(self._stop.wait()))
+        """Wait for `wait`, or until nothing is to be dialled any more."""
+        works = (wait, self._stop.wait(), self._nobody_there.wait())
+        tasks = [asyncio.create_task(work) for work in works]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()

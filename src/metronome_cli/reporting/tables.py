@@ -38,8 +38,13 @@ def demo_tables(results: Results) -> list[Table]:
 
 
 def load_tables(results: Results) -> list[Table]:
-    """One load run: limits, facts, and its course; by session age too where that says something else."""
+    """One load run: limits, facts, and its course; by session age too where that says something else.
+
+    When frames were missing, where any were.
+    """
     shown = [limits_table(results), facts_table(results), buckets_table(results)]
+    if any(bucket.get("missing") for bucket in results["buckets"]):
+        shown.append(missing_table(results))
     if results["offered"].get("call_length") or results["offered"].get("rate_hz"):
         shown.append(ages_table(results))
     return shown
@@ -136,6 +141,16 @@ def buckets_table(results: Results) -> Table:
     """The run by elapsed time: a mean over everything would hide a collapse."""
     rows = [(_span(bucket), *_bucket(bucket)) for bucket in results["buckets"]]
     return Table("By elapsed time (s)", ("elapsed", *_BUCKET, "pool"), tuple(rows))
+
+
+def missing_table(results: Results) -> Table:
+    """The steps of elapsed time in which frames were due that were never told."""
+    rows = [
+        (_span(bucket), str(bucket["missing"]), str(bucket["frames"] + bucket["missing"]))
+        for bucket in results["buckets"]
+        if bucket["missing"]
+    ]
+    return Table("Missing frames by elapsed time (s)", ("elapsed", "missing", "of due"), tuple(rows))
 
 
 def ages_table(results: Results) -> Table:
