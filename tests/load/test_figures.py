@@ -120,16 +120,21 @@ def test_without_two_ages_there_is_no_slope(told: Any) -> None:
     assert figures.slope([told.frame(2.0), told.frame(2.0), told.frame(2.0)]) is None
 
 
-def test_beats_left_out_were_due_evenly_between_two_frames_and_after_the_last_one(told: Any) -> None:
+def test_beats_left_out_were_due_on_the_grid_of_the_others_and_so_were_those_after_the_last(
+    told: Any,
+) -> None:
     call = a_call(7)
-    call.ended = 27.9
-    frames = [told.frame(due, session=7, tick=tick, age_s=due - 1.0) for due, tick in ((3.0, 5), (13.0, 10))]
-    frames.append(told.frame(15.0, session=7, tick=11, age_s=14.0))
+    call.ended = 29.9
+    # The one at tick 10 comes first after a stand-still, with next to nothing of what was said meanwhile.
+    dues = {4: 1.0, 5: 3.0, 10: 3.5, 11: 15.0, 12: 17.0}
+    frames = [told.frame(due, session=7, tick=tick, age_s=due - 0.5) for tick, due in dues.items()]
     missed = figures.missed_frames(call, frames, end=60.0, period_s=2.0)
-    # The one due at 27 may still come in time when the call ends.
-    assert [miss.due for miss in missed] == [5.0, 7.0, 9.0, 11.0, 17.0, 19.0, 21.0, 23.0, 25.0]
-    assert [miss.age_s for miss in missed] == [miss.due - 1.0 for miss in missed]
+    # The one due at 29 may still come in time when the call ends.
+    assert [miss.due for miss in missed] == [5.0, 7.0, 9.0, 11.0, 19.0, 21.0, 23.0, 25.0, 27.0]
+    assert [miss.age_s for miss in missed] == [miss.due - 0.5 for miss in missed]
     assert {miss.session for miss in missed} == {7}
+    call.ended = 19.9
+    assert len(figures.missed_frames(call, frames[:3], end=60.0, period_s=2.0)) == 4 + 2
 
 
 def test_a_call_that_was_told_of_no_beat_misses_none(told: Any) -> None:

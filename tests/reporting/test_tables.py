@@ -38,7 +38,7 @@ def test_when_frames_were_missing_is_told_where_any_were(run_of: Any) -> None:
     assert len(tables(report)) == 3
     report.results["buckets"][1]["missing"] = 6
     *_, missing = tables(report)
-    assert missing.title == "Missing frames by elapsed time (s)"
+    assert missing.title == "Missing frames by time (s)"
     assert rows_of(missing) == {"10-20": ("6", "16")}
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from ..stats import FEWEST_FOR_P99, percentiles, theil_sen
@@ -118,18 +119,18 @@ class Missed:
 def missed_frames(call: Call, frames: Sequence[FrameRecord], end: float, period_s: float) -> list[Missed]:
     """Frames between a call's first tick event and its end that were never told; `frames` are its others.
 
-    Beats that were left out between two frames were due evenly between them. After the last one a frame
-    counts once its own period is over: until then it may still come in time.
+    Beats lie on a grid, a period apart. One after the last frame counts once its own period is over: until
+    then its frame may still come in time.
     """
     if not frames:
         return []
-    dues = [
-        before.due + (after.due - before.due) * beat / (after.tick - before.tick)
-        for before, after in pairwise(frames)
-        for beat in range(1, after.tick - before.tick)
-    ]
-    last = frames[-1].due
-    late = int(((call.ended or end) - last) // period_s) - 1
-    dues += [last + beat * period_s for beat in range(1, late + 1)]
+    # A frame is due when its last sample is. The first one after a stand-still may hold hardly any of what
+    # was said meanwhile, and be due long before its beat was: where the grid lies, most of them tell.
+    grid = median(frame.due - frame.tick * period_s for frame in frames)
+    last = frames[-1].tick
+    late = int(((call.ended or end) - grid - last * period_s) // period_s) - 1
+    ticks = [tick for one, next_ in pairwise(frames) for tick in range(one.tick + 1, next_.tick)]
+    ticks += range(last + 1, last + late + 1)
     began = frames[0].due - frames[0].age_s
+    dues = (grid + tick * period_s for tick in ticks)
     return [Missed(call.number, due, due - began) for due in dues]

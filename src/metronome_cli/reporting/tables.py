@@ -150,7 +150,7 @@ def missing_table(results: Results) -> Table:
         for bucket in results["buckets"]
         if bucket["missing"]
     ]
-    return Table("Missing frames by elapsed time (s)", ("elapsed", "missing", "of due"), tuple(rows))
+    return Table("Missing frames by time (s)", ("elapsed", "missing", "of due"), tuple(rows))
 
 
 def ages_table(results: Results) -> Table:
