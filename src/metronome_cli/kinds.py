@@ -6,6 +6,7 @@ Ignores: how any of it works (models/), and what a profile makes of it.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,6 +14,9 @@ from typing import Literal
 Output = Literal["text", "audio"]
 
 _OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+_TOKENS_A_WORD = 4 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,11 @@ class Kind:
     beside: int = 0  # bytes that a call of the published model takes beside the pool, in 16 bits
     types: tuple[str, ...] = ()  # what a thinker's config.json may have as model_type
     unused: tuple[str, ...] = ()  # fields of a profile that it never looks at
+
+    def header_tokens(self, header: str) -> int:
+        """Tokens of a header, as its words let expect: a tokenizer that is not here cannot count them."""
+        words = 0 if "model.header" in self.unused else len(header.split())
+        return math.ceil(words * _TOKENS_A_WORD) + self.pinned if self.pinned is not None else 0
 
     @property
     def cache(self) -> Cache | None:

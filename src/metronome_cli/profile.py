@@ -219,19 +219,16 @@ class Profile(_Checked):
         if isinstance(policy, Recycle) and policy.window < room:
             raise ProfileError("window.window", policy.window, f"use beat.prefill_tokens = {room} or more")
         if isinstance(policy, Recycle) and policy.carry + room > policy.window:
-            raise ProfileError(
-                "window.carry",
-                policy.carry,
-                f"use at most window - beat.prefill_tokens = {policy.window - room}",
-            )
+            cure = f"use at most window - beat.prefill_tokens = {policy.window - room}"
+            raise ProfileError("window.carry", policy.carry, cure)
         bound = self.session_blocks(header_tokens)
         if bound is not None and self.pool.blocks != "free" and bound > self.pool.blocks:
-            raise ProfileError(
-                "pool.blocks",
-                self.pool.blocks,
-                f"one session of this window needs {bound} blocks of {self.pool.block_size} tokens; "
-                f"use {bound} or more, or a smaller window",
-            )
+            if isinstance(policy, Window):  # a header whose tokens were not counted yet takes its part, too
+                expected = kind_of(self.model.kind).header_tokens(self.model.header)
+                bound = self.session_blocks(max(header_tokens, min(expected, policy.window)))
+            needs = f"one session of this window needs {bound} blocks of {self.pool.block_size} tokens"
+            cure = f"{needs}; use {bound} or more, or a smaller window"
+            raise ProfileError("pool.blocks", self.pool.blocks, cure)
         return policy
 
     def on(self, terms: Terms) -> Profile:

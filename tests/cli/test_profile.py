@@ -256,6 +256,16 @@ def test_check_counts_pinned_sinks_into_the_bound(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["laptop", "laptop-text", "demo"])
+def test_too_few_blocks_are_refused_with_a_number_that_is_enough(name: str) -> None:
+    """Its header's tokens are not counted before a model loads, and take their part."""
+    refused = profile("check", name, "--blocks", "1").exception
+    assert isinstance(refused, ProfileError)
+    enough = json.loads(profile("show", name, "--json").stdout)["session_blocks"]
+    assert f"use {enough} or more" in str(refused)
+    assert profile("check", name, "--blocks", str(enough)).exit_code == 0
+
+
 def test_check_warns_of_a_pool_that_cannot_hold_every_call(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[pool]\nblocks = 100\n")

@@ -120,6 +120,18 @@ def test_a_missing_asset_is_one_clear_message(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_pool_that_holds_fewer_calls_than_are_let_in_is_told_of_once_it_serves(
+    profile: Path, tmp_path: Path
+) -> None:
+    options = ("--profile", profile, "--port", 0, "--out", tmp_path / "runs", "--no-live", "--blocks", 80)
+    with started(*options) as process:
+        assert process.stderr is not None
+        assert "is ready at" in process.stderr.readline()
+        said = process.stderr.readline()
+        assert said.startswith("warning: 80 blocks are ")
+        assert "refused as pool_full; use pool.blocks = " in said
+
+
 @pytest.mark.parametrize("lost", ["full", "removed"])
 def test_a_run_folder_that_is_lost_at_the_end_does_not_cost_the_answer(
     profile: Path, tmp_path: Path, lost: str

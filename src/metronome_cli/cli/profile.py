@@ -120,15 +120,20 @@ def check(name: NameOrPath, *, as_json: AsJson = False, changes: Changes) -> Non
     profile = load_changed(name, changes, thorough=True)
     missing = [said for field, name in weights_of(profile).items() if (said := lacking(field, name))]
     check_model(profile)
-    problem = pool_problem(profile)
     if as_json:
+        problem = pool_problem(profile)
         warning = problem and dict(zip(("found", "costs", "mend"), problem, strict=True))
         typer.echo(json.dumps({"name": profile.name, "missing": missing, "warning": warning}))
         return
     typer.echo(f"{profile.name}: in order. {kind_of(profile.model.kind).about} {_room(profile)}")
     for said in missing:
         typer.echo(f"note: {said}", err=True)
-    if problem:
+    warn_of_pool(profile)
+
+
+def warn_of_pool(profile: Profile) -> None:
+    """A line on standard error where fewer calls are held than let in."""
+    if problem := pool_problem(profile):
         typer.echo("warning: {}: {}; use {}".format(*problem), err=True)
 
 

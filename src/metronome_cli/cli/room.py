@@ -8,7 +8,6 @@ Ignores: devices, weights, and what is shown of it.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,6 @@ from ..window import Policy, Window, blocks_for, most_blocks, reach
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes a number
 _SCALE = 4  # bytes of what the 8-bit numbers of a head are scaled by
-_TOKENS_A_WORD = 4 / 3
 _UNITS = {"B": 1} | {f"{u}iB": 2 ** (10 * n) for n, u in enumerate("KMGT", 1)}
 _UNITS |= {f"{u}B": 10 ** (3 * n) for n, u in enumerate("KMGT", 1)}
 _SIZE = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,9}})?) ?({'|'.join(_UNITS)})")
@@ -101,15 +99,13 @@ def room_of(profile: Profile) -> Room | None:
 def policy_of(profile: Profile) -> Policy:
     """What a call is held to, its header taken for as long as its words let expect.
 
-    A tokenizer that is not here cannot count it. Of a model of one's own nothing is known: no header.
+    Of a model of one's own nothing is known: no header.
     """
     kind, policy = kind_of(profile.model.kind), profile.policy(0)
     if kind.pinned is None or not isinstance(policy, Window):
         return policy
-    header = "" if "model.header" in kind.unused else profile.model.header
-    words = math.ceil(len(header.split()) * _TOKENS_A_WORD)
-    header_tokens = min(words + kind.pinned, policy.window)  # what is longer is refused when it is read
-    return profile.policy(header_tokens)
+    # What is longer is refused when it is read.
+    return profile.policy(min(kind.header_tokens(profile.model.header), policy.window))
 
 
 def session_blocks(profile: Profile) -> int | None:

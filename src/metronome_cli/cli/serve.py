@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .changes import Changes, Name, load_changed, takes_changes
+from .profile import warn_of_pool
 from .report import show, unsaved
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def _announce(profile: Profile, url: str, folder: Path | None, as_json: bool) ->
         f"metronome: {profile.name} is ready at {where}, up to {most} calls, a beat every {period:g} s{kept}",
         err=True,
     )
+    warn_of_pool(profile)
     if as_json:
         typer.echo(json.dumps({"url": url, "run": str(folder) if folder else None}))
 

@@ -34,9 +34,7 @@ class Moshi:
         try:
             import sphn
         except ImportError:
-            raise ProfileError(
-                "protocol", "moshi", "it speaks Opus: pip install 'metronome-cli[moshi]'"
-            ) from None
+            raise ProfileError("protocol", "moshi", "it speaks Opus: pip install sphn") from None
         self._writer = sphn.OpusStreamWriter(MOSHI_RATE)
         self._reader = sphn.OpusStreamReader(MOSHI_RATE)
         self._resample = soxr.ResampleStream(RATE, MOSHI_RATE, 1, dtype="float32", quality="QQ")

@@ -92,7 +92,7 @@ def find_voice() -> Voice:
 
 
 def _install() -> str:
-    return "`pip install 'metronome-cli[voice]'`"
+    return f"`pip install {_PROGRAM} {_RECORDINGS}`"
 
 
 def _one_line(text: str) -> str:
