@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from metronome_cli.engine import device
 from metronome_cli.engine.decoder import DecoderConfig
 from metronome_cli.engine.device import Need, block_bytes, check_kernels, device_of, fit_pool
+from metronome_cli.engine.engine import _steps
 from metronome_cli.engine.random_weights import SIZES
 from metronome_cli.errors import ProfileError
 
@@ -145,3 +148,32 @@ def test_a_block_too_large_for_any_pool_is_named_and_not_the_model(monkeypatch: 
         fit_pool(1, Need(2 * GIB, 32 * GIB, places=1024), CPU)
     assert (caught.value.field, caught.value.value) == ("pool.block_size", 1024)
     assert fit_pool(1, Need(2 * GIB, 3 * GIB, places=96), CPU) == 1
+
+
+@pytest.mark.parametrize("asked", ["get_device_capability", "mem_get_info"])
+def test_a_card_that_does_not_answer_is_told_in_one_line(card: pytest.MonkeyPatch, asked: str) -> None:
+    def busy(_: object) -> None:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nCUDA kernel errors might be")
+
+    card.setattr(torch.cuda, asked, busy)
+    with pytest.raises(ProfileError, match=r"cannot be used \(CUDA error: all .* are busy\); see") as caught:
+        fit_pool(1, Need(GIB, GIB), device_of("cuda"))
+    assert (caught.value.field, caught.value.value) == ("run.device", "cuda")
+
+
+def test_a_kernel_that_a_card_has_no_room_for_is_told_with_both_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OutOfResources(Exception):
+        required, limit, name = 114_688, 101_376, "shared memory"
+
+    def fail(*_: object) -> None:
+        raise OutOfResources
+
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(OutOfResources=OutOfResources))
+    cuda = "metronome_cli.engine.cuda"
+    monkeypatch.setitem(sys.modules, cuda, SimpleNamespace(CudaSteps=fail))
+    decoder: Any = SimpleNamespace(device=CUDA, config=QWEN)
+    memory: Any = SimpleNamespace(keys=torch.zeros(1, dtype=torch.bfloat16))
+    with pytest.raises(ProfileError, match=r"'cuda': a kernel needs 114688 of its shared memory, and it has"):
+        _steps(decoder, memory)

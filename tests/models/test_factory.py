@@ -15,11 +15,12 @@ from metronome_cli.engine import device, weights
 from metronome_cli.errors import AssetError, MetronomeError, ProfileError
 from metronome_cli.frame import Frame
 from metronome_cli.kinds import KINDS
-from metronome_cli.models import qwen_omni, room
+from metronome_cli.models import qwen_omni, room, text
 from metronome_cli.models.factory import build, check, find, lacking
 from metronome_cli.models.null import NullModel
 from metronome_cli.profile import Profile, load_profile, parse_profile
 
+from .tiny import save_tiny_chat
 from .tiny_minicpm import Reference
 
 
@@ -192,6 +193,65 @@ def test_what_no_memory_holds_is_refused_by_name_and_what_is_told_fits(
         check(small(kind, folders[kind], **{setting: told + 1}))
 
 
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A card that the tests have not got."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (40 * 2**30, 80 * 2**30))
+    monkeypatch.setattr(device, "find_spec", lambda _: object())
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("head", "changes", "field", "cure"),
+    [
+        (96, {}, "head_dim", "the kernels take 16, 32, 64, 128, 256"),
+        (64, {"beat_prefill_tokens": 8193, "pool_blocks": 1000}, "beat.prefill_tokens", "use at most 8192"),
+        (
+            64,
+            {"window_policy": "recycle", "window_window": 20_000, "pool_blocks": 10_000},
+            "window.carry",
+            "use at most 8152",
+        ),
+        (64, {"admission_max_sessions": 65_537}, "admission.max_sessions", "use at most 65536"),
+    ],
+)
+def test_what_a_card_cannot_compute_is_refused_before_anything_is_loaded(
+    card: pytest.MonkeyPatch,
+    tmp_path: Path,
+    head: int,
+    changes: dict[str, Any],
+    field: str,
+    cure: str,
+) -> None:
+    card.setattr(text, "load_decoder", lambda *_, **__: pytest.fail("its weights were read"))
+    folder = save_tiny_chat(tmp_path, head)
+    for refuse in (build, check):
+        with pytest.raises(ProfileError, match=cure) as caught:
+            refuse(small("text", folder, run_device="cuda", **changes))
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize("policy", ["window", "recycle"])
+def test_a_card_with_less_left_than_one_call_needs_is_refused_and_what_is_told_fits(
+    card: pytest.MonkeyPatch, tmp_path: Path, policy: str
+) -> None:
+    """Whoever called would be turned away for ever: the pool is full before anybody has come."""
+    folder = save_tiny_chat(tmp_path, 64)
+    asked: dict[str, Any] = {"pool_blocks": "free", "run_device": "cuda", "window_policy": policy}
+    block = 16 * 2 * 2 * 2 * 64 * 4  # tokens, layers, heads, keys and values, numbers of four bytes
+    left = device._WORK_BYTES + 2**20 + 30 * block
+    card.setattr(torch.cuda, "mem_get_info", lambda _: (left, left))
+    with pytest.raises(ProfileError, match=r"session of this window needs \d+ blocks of 16 tok") as caught:
+        check(small("text", folder, **asked, window_window=4000))
+    assert (caught.value.field, caught.value.value) == ("pool.blocks", "free")
+    told = int(re.findall(r"window of at most (\d+) tokens", caught.value.cure)[0])
+    check(small("text", folder, **asked, window_window=told))
+    with pytest.raises(ProfileError):
+        check(small("text", folder, **asked, window_window=told + 1))
+
+
 @pytest.mark.parametrize("name", ["moshi", "minicpm-o"])
 def test_what_a_call_takes_from_the_start_is_counted(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
@@ -228,6 +288,8 @@ def _tensor_bytes() -> int:
         torch.OutOfMemoryError("CUDA out of memory."),
         RuntimeError("DefaultCPUAllocator: can't allocate memory\nframe #0"),
         RuntimeError("Storage size calculation overflowed with sizes=[9]"),
+        RuntimeError("CUDA error: out of memory\nframe #0"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
 def test_memory_that_runs_out_all_the_same_is_told_with_a_cure(
@@ -243,6 +305,20 @@ def test_memory_that_runs_out_all_the_same_is_told_with_a_cure(
         build(own("null"))
     assert caught.value.field == "pool.blocks"
     assert "frame #0" not in caught.value.cure
+
+
+def test_memory_that_runs_out_under_an_error_of_its_own_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a capture fails in turn, and hides why."""
+
+    def fail(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(NullModel, "__init__", fail)
+    with pytest.raises(ProfileError, match="memory ran out"):
+        build(own("null"))
 
 
 def test_another_error_of_a_model_is_not_taken_for_one_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

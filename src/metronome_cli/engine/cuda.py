@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .decoder import Decoder
+from .device import MOST_OF_A_ROW, MOST_ROWS
 from .fused import Batch, forward
 from .graphs import Graphs
 from .kernels.attention import MOST_SPLIT, splits_for
@@ -26,9 +27,8 @@ from .kv_pool import KvPool
 from .layout import FIELDS, Laid, lay_out
 from .rows import Row
 
-_PIECE = 8192  # tokens that are computed at once: more would only take more memory
+_PIECE = MOST_OF_A_ROW  # tokens that are computed at once: more would only take more memory
 _APART = 128  # tokens of rows of several: from there on a row's tokens had better read its keys together
-_ROWS = 65536  # of a step, more than any device holds calls
 _LOGITS = 512  # rows of logits that are computed at once
 _EMBEDDED = -1  # in place of an id: the token came as an embedding
 _SETS = 16  # of ids that sessions may not say
@@ -109,9 +109,11 @@ class CudaSteps:
         self._embedded = torch.zeros((most, config.hidden), dtype=decoder.dtype, device=device)
         self._hidden = torch.zeros_like(self._embedded)
         self._logits = self._embedded.new_zeros((max(most, _LOGITS), config.vocab))
-        self._sampled = torch.zeros(_ROWS, dtype=torch.int64, device=device)
+        self._sampled = torch.zeros(MOST_ROWS, dtype=torch.int64, device=device)
         self._arrived = torch.zeros(MOST_SPLIT, dtype=torch.int32, device=device)
-        self._told = [torch.zeros(_ROWS, dtype=torch.int64, device="cpu", pin_memory=True) for _ in range(2)]
+        self._told = [
+            torch.zeros(MOST_ROWS, dtype=torch.int64, device="cpu", pin_memory=True) for _ in range(2)
+        ]
         self._banned = torch.zeros((_SETS, config.vocab), dtype=torch.uint8, device=device)
         self._sets: dict[tuple[int, ...], int] = {(): 0}
         self._warm_up()

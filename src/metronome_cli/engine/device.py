@@ -1,6 +1,6 @@
 """Whether a device can compute what is asked of it, asked before anything is loaded or captured.
 
-Knows:   a device's free memory, CUDA cards, what the kernels are written for.
+Knows:   a device's free memory, CUDA cards, what the kernels and steps on them are written for.
 Ignores: checkpoints and sessions.
 
 An error here names the number that does not fit and the largest that would: nobody is to run out of memory in
@@ -9,6 +9,8 @@ the middle of a call.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
@@ -18,6 +20,7 @@ import torch
 from ..errors import ProfileError
 from ..memory import free_memory, in_bytes
 from ..profile import NOT_COUNTED
+from ..window import Policy, Recycle
 from .decoder import DecoderConfig
 from .kv_pool import FP8
 
@@ -25,17 +28,20 @@ _OLDEST = (8, 0)  # compute capability: bfloat16 in the matrix units
 _HEAD_SIZES = (16, 32, 64, 128, 256)
 _EXPERT_TILE = 64  # the experts' products go over sizes in such steps
 _KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16, FP8)
+MOST_OF_A_ROW = 8192  # tokens of a call that a CUDA device takes in one step,
+MOST_ROWS = 65_536  # and calls that it takes in one
 _WORK_BYTES = 4 * 2**30  # graphs, logits and what 8,192 tokens need between two layers, with room to spare
 
 
 def device_of(name: str) -> torch.device:
-    """The device of a profile's run.device. ProfileError when it is not there or too old."""
+    """The device of a profile's run.device. ProfileError when it is not there, too old or of no use."""
     device = torch.device(name)
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
         raise ProfileError("run.device", name, "no CUDA device is seen here; use cpu")
-    capability = torch.cuda.get_device_capability(device)
+    with _answering(device):
+        capability = torch.cuda.get_device_capability(device)
     if capability < _OLDEST:
         card, found = torch.cuda.get_device_name(device), ".".join(map(str, capability))
         cure = f"{card} has compute capability {found}, the kernels need 8.0 or more; use cpu"
@@ -56,6 +62,23 @@ def check_kernels(config: DecoderConfig, kv_dtype: torch.dtype) -> None:
         raise ProfileError("moe_intermediate_size", config.intermediate, cure)
     if kv_dtype not in _KV_DTYPES:
         raise ProfileError("kv_dtype", str(kv_dtype), "use float32, bfloat16, float16 or fp8")
+
+
+def check_row(policy: Policy, max_append: int, most: int) -> None:
+    """ProfileError when a call appends more than `most` tokens in one step, what it carries among them."""
+    if max_append > most:
+        raise ProfileError("beat.prefill_tokens", max_append, f"use at most {most}")
+    if isinstance(policy, Recycle):
+        room = min(policy.window, most) - max_append
+        if policy.carry > room:
+            raise ProfileError("window.carry", policy.carry, f"use at most {room}")
+
+
+def check_calls(calls: int) -> None:
+    """ProfileError when so many would not go into one step of a CUDA device."""
+    if calls > MOST_ROWS:
+        cure = f"a CUDA device takes no more in one step; use at most {MOST_ROWS}"
+        raise ProfileError("admission.max_sessions", calls, cure)
 
 
 def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
@@ -105,7 +128,21 @@ def fit_pool(blocks: int | Literal["free"], need: Need, device: torch.device) ->
 
 def _free_memory(device: torch.device) -> int | None:
     """Bytes of it that can still be taken; None where nobody tells."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    if device.type != "cuda":
+        return free_memory()
+    with _answering(device):
+        return torch.cuda.mem_get_info(device)[0]
+
+
+@contextmanager
+def _answering(device: torch.device) -> Iterator[None]:
+    """A card that is there may still be taken by another program, full or broken: torch says so in words."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        cure = f"the card is there and cannot be used ({said}); see nvidia-smi, or use cpu"
+        raise ProfileError("run.device", str(device), cure) from error
 
 
 def _no_block(need: Need, left: int, blocks: int) -> ProfileError | None:

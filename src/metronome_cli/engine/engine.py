@@ -20,7 +20,7 @@ from ..errors import ProfileError
 from ..window import Policy, Positions, Recycle
 from .blocks import BlockHook, BlockPool
 from .decoder import Decoder
-from .device import check_kernels
+from .device import check_kernels, check_row
 from .eager import EagerSteps
 from .kv_pool import KvPool, Narrow
 from .rows import Computed, Row, Session, Steps
@@ -94,10 +94,7 @@ class Engine:
         self, policy: Policy, positions: Positions = "anchored", sampling: Sampling | None = None
     ) -> int | None:
         """A new session's number, never used twice; None when its bound does not fit the pool now."""
-        if isinstance(policy, Recycle):
-            most = min(policy.window, self._steps.most_of_a_row) - self.max_append
-            if policy.carry > most:
-                raise ProfileError("window.carry", policy.carry, f"use at most {most}")
+        check_row(policy, self.max_append, self._steps.most_of_a_row)
         lane = self.pool.open(policy, self.max_append)
         if lane is None:
             return None
@@ -342,9 +339,16 @@ def _steps(decoder: Decoder, memory: KvPool) -> Steps:
     """How steps are computed where `decoder` lives. ProfileError when no kernel is written for it."""
     if decoder.device.type == "cuda":
         check_kernels(decoder.config, memory.keys.dtype)
+        from triton import OutOfResources
+
         from .cuda import CudaSteps
 
-        return CudaSteps(decoder, memory)
+        try:
+            return CudaSteps(decoder, memory)
+        except OutOfResources as error:  # known when a kernel is first loaded, and no sooner
+            cure = f"a kernel needs {error.required} of its {error.name}, and it has {error.limit}"
+            cure = f"{cure}; use a smaller pool.block_size, model.dtype = bfloat16, another card or cpu"
+            raise ProfileError("run.device", "cuda", cure) from error
     if memory.key_scales is not None:
         raise ProfileError(
             "pool.kv", "fp8", "only the kernels on a CUDA device read it; use run.device = cuda"

@@ -56,10 +56,13 @@ def build(profile: Profile) -> TickEngine:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """torch has a class of its own for a GPU's memory, and for the rest nothing but words."""
-    words = ("CPUAllocator", "Storage size calculation overflowed")
+    """torch has a class of its own for a GPU's memory, and for the rest nothing but words. What a capture of
+    a graph ends with may come of an error before."""
+    words = ("CPUAllocator", "Storage size calculation overflowed", "out of memory", "_STATUS_ALLOC_FAILED")
     is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return is_named or any(word in str(error) for word in words)
+    if is_named or any(word in str(error) for word in words):
+        return True
+    return error.__context__ is not None and _is_out_of_memory(error.__context__)
 
 
 def check(profile: Profile) -> None:

@@ -9,11 +9,21 @@ from __future__ import annotations
 import torch
 
 from ..engine.decoder import DecoderConfig
-from ..engine.device import Need, block_bytes, device_of, fit_pool
+from ..engine.device import (
+    MOST_OF_A_ROW,
+    Need,
+    block_bytes,
+    check_calls,
+    check_kernels,
+    check_row,
+    device_of,
+    fit_pool,
+)
 from ..engine.kv_pool import FP8, Narrow
 from ..engine.weights import dtype_of
+from ..errors import ProfileError
 from ..profile import Profile
-from ..window import Policy, blocks_for, reach
+from ..window import Policy, Window, blocks_for, most_blocks, reach
 
 
 def kept_as(profile: Profile, policy: Policy) -> torch.dtype | Narrow | None:
@@ -32,15 +42,36 @@ def pool_blocks(
     """How many blocks the pool gets, beside `weights` that are still to come, in bytes.
 
     `beside`: bytes that each call takes from the start, whoever calls. ProfileError when all of it does not
-    fit the profile's device.
+    fit the profile's device, or the pool would not hold one call.
     """
     dtype, size = dtype_of(profile.model.dtype), profile.pool.block_size
+    device = device_of(profile.run.device)
+    if device.type == "cuda":
+        check_kernels(config, FP8 if profile.pool.kv == "fp8" else dtype)
+        check_row(policy, profile.beat.prefill_tokens, MOST_OF_A_ROW)
+        check_calls(profile.admission.max_sessions)
     block = block_bytes(config, size, dtype)
     if profile.pool.kv == "fp8":
         beside += _pinned(profile, policy) * block
         block = block_bytes(config, size, FP8)
     need = Need(weights, block, size, beside, profile.admission.max_sessions)
-    return fit_pool(profile.pool.blocks, need, device_of(profile.run.device))
+    blocks = fit_pool(profile.pool.blocks, need, device)
+    _check_one_fits(profile, policy, blocks)
+    return blocks
+
+
+def _check_one_fits(profile: Profile, policy: Policy, blocks: int) -> None:
+    """ProfileError where a pool of what a device has left would turn every call away."""
+    size, append = profile.pool.block_size, profile.beat.prefill_tokens
+    bound = most_blocks(policy, size, append)
+    if bound is None or bound <= blocks:
+        return
+    least, most = 2 * append, blocks * size
+    if isinstance(policy, Window):
+        least, most = max(1, policy.sinks), (blocks - blocks_for(policy.sinks, size) - 1) * size - append + 1
+    cure = f"{blocks} are free, and one session of this window needs {bound} blocks of {size} tokens"
+    smaller = f"a window of at most {most} tokens, " if most >= least else ""
+    raise ProfileError("pool.blocks", profile.pool.blocks, f"{cure}; use {smaller}or a smaller model")
 
 
 def _pinned(profile: Profile, policy: Policy) -> int:
