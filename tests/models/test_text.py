@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AddedToken, AutoTokenizer
 
 from metronome_cli.errors import AssetError, ProfileError
 from metronome_cli.frame import Frame, Prefilled, Refused, Said, Stalled, TickEvent
@@ -336,3 +337,36 @@ def test_terms_beyond_the_profile_are_an_error_and_cost_nothing(tiny_chat: Path)
         with pytest.raises(ProfileError):
             model.open(1, seed=0, terms=terms)
     assert (model.usage().leased, model.usage().reserved) == (0, 0)
+
+
+@pytest.fixture
+def adding(tiny_chat: Path, tmp_path: Path) -> Callable[[AddedToken], Path]:
+    """The checkpoint with one token more in its tokenizer, and its embeddings as they were."""
+
+    def add(token: AddedToken) -> Path:
+        folder = shutil.copytree(tiny_chat, tmp_path / "more")
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_tokens([token], special_tokens=token.special)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return add
+
+
+def test_a_special_token_past_the_models_own_is_never_said(adding: Callable[[AddedToken], Path]) -> None:
+    """One that fills up batches, as who trains a model on often adds it."""
+    folder = adding(AddedToken("<pad>", special=True))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [1, -1]}')
+    model = TextModel(profile(folder, beat_prefill_tokens=60))
+    assert model.open(1, seed=1) is None
+    assert len(said(tick(model, {1: "Say <pad> now"}), 1)) == 4
+    assert model._talks._unsaid == (0, 1)
+
+
+def test_words_that_the_model_has_no_embedding_for_are_refused_at_the_start(
+    adding: Callable[[AddedToken], Path],
+) -> None:
+    """Whoever typed one would end the calls of all."""
+    folder = adding(AddedToken("<laugh>", special=False))
+    with pytest.raises(AssetError, match=r"writes '<laugh>' as (\d+), and the model knows \1 tokens"):
+        TextModel.check(profile(folder))

@@ -76,6 +76,20 @@ class Chat:
         self.special = tuple(tokenizer.all_special_ids)
         self.ends = frozenset(_end_ids(folder, tokenizer.eos_token_id))
 
+    def check_known(self, tokens: int) -> None:
+        """AssetError when a text could become an id that a model of so many `tokens` has no embedding for.
+
+        Special ones that no text becomes may be beyond: one that fills batches up often is.
+        """
+        plain = self._plain.get_vocab(with_added_tokens=False)
+        added = self._plain.get_added_tokens_decoder()
+        known = {number for number, token in added.items() if not token.special} | set(plain.values())
+        around = [self.header, self.opening, self.asks, self.opens("header"), self.opens("answer")]
+        if (most := max(known.union(*around))) >= tokens:
+            text = self._plain.id_to_token(most)
+            cure = f"its tokenizer writes {text!r} as {most}, and the model knows {tokens} tokens"
+            raise AssetError(f"{self._folder}: {cure}: its embeddings have to be resized for that")
+
     def token(self, name: str) -> int:
         """The id of the special token that tokenizer_config.json calls `name`, as `audio_bos_token`."""
         token = self._named(name, None)

@@ -328,6 +328,7 @@ def make_room(profile: Profile, chat: MiniCpmChat, sizes: Sizes, weights: int) -
     dtype = dtype_of(profile.model.dtype)
     cache, policy = cache_bytes(sizes.audio, dtype), profile.check_fit(len(chat.header))
     config = decoder_config(sizes.text, Path(profile.model.thinker))
+    chat.check_known(config.vocab)
     # One more place than there are calls, as its ears want it.
     return pool_blocks(profile, policy, config, weights * dtype.itemsize + cache, beside=cache)
 

@@ -128,7 +128,9 @@ def _prepare(profile: Profile, folder: Path) -> _Prepared:
     ears = QwenEars(tower, mel, config.audio_config.output_dim, device)
     policy = check_frame(profile, chat, ears, _markers(chat))
     weights = count_weights(folder, _parts(prefix)) * dtype_of(profile.model.dtype).itemsize
-    blocks = pool_blocks(profile, policy, decoder_config(config.text_config, folder), weights)
+    sizes = decoder_config(config.text_config, folder)
+    chat.check_known(sizes.vocab)
+    blocks = pool_blocks(profile, policy, sizes, weights)
     return _Prepared(config, prefix, chat, tower, ears, blocks)
 
 

@@ -144,6 +144,7 @@ def _prepare(profile: Profile, folder: Path) -> tuple[Chat, int]:
     """How it chats, and the blocks of its pool: all that is known before anything large is read."""
     config = read_decoder_config(folder)  # first: a tokenizer's reader blames all that is wrong on itself
     chat = Chat(folder, profile.model.header)
+    chat.check_known(config.vocab)
     policy = profile.check_fit(len(chat.header))
     weights = count_weights(folder) * dtype_of(profile.model.dtype).itemsize
     return chat, pool_blocks(profile, policy, config, weights)
