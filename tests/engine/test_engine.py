@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from transformers import GenerationConfig
@@ -17,7 +17,7 @@ from metronome_cli.engine.engine import Engine
 from metronome_cli.engine.kv_pool import Narrow
 from metronome_cli.engine.rope import Rope
 from metronome_cli.engine.rows import Row
-from metronome_cli.engine.sampling import Chooser, Sampling, choose
+from metronome_cli.engine.sampling import Sampling
 from metronome_cli.engine.weights import load_decoder
 from metronome_cli.errors import ProfileError
 from metronome_cli.window import Policy, Recycle, Unbounded, Window
@@ -275,39 +275,6 @@ def test_a_suppressed_token_is_never_said(llama: Tiny) -> None:
     for temperature in (0.0, 1.0):
         muted = Sampling(temperature=temperature, suppress=(favourite,))
         assert favourite not in say(engine, opened(engine, sampling=muted), 20)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.floats(0.05, 1.0), st.integers(0, 10_000))
-def test_top_p_draws_only_from_the_smallest_set_that_reaches_it(top_p: float, seed: int) -> None:
-    logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(seed)) * 2
-    token = int(choose(logits.clone(), [Chooser(Sampling(1.0, top_p, seed))])[0])
-    probability = logits.softmax(-1)[0]
-    likelier = probability[probability > probability[token]].sum()
-    assert float(likelier) < top_p
-
-
-@pytest.mark.parametrize(
-    ("temperature", "top_p"), [(-1.0, 1.0), (1e-300, 1.0), (1e300, 1.0), (float("nan"), 1.0), (1.0, 1e-300)]
-)
-def test_settings_that_no_draw_survives_are_refused(temperature: float, top_p: float) -> None:
-    with pytest.raises(ProfileError, match=r"model\.(temperature|top_p) = .*: use "):
-        Sampling(temperature, top_p)
-
-
-def test_the_coldest_draws_are_of_the_likeliest_token_alone() -> None:
-    logits = torch.tensor([[1e4, 1.0, 2e4, 1.9e4]])
-    for coldest in (Sampling(0.01), Sampling(100.0, 0.001)):
-        assert int(choose(logits.clone(), [Chooser(coldest)])[0]) == 2
-
-
-def test_draws_follow_the_probabilities() -> None:
-    logits = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log()
-    chooser = Chooser(Sampling(temperature=1.0, seed=1))
-    counts = torch.zeros(4)
-    for _ in range(4000):
-        counts[int(choose(logits.clone(), [chooser])[0])] += 1
-    torch.testing.assert_close(counts / 4000, logits.exp()[0], rtol=0, atol=0.03)
 
 
 def test_keys_and_values_may_be_kept_in_another_dtype(llama: Tiny) -> None:

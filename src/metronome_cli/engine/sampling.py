@@ -81,12 +81,17 @@ def _nucleus(logits_BV: Tensor, choosers: list[Chooser]) -> Tensor:
 def nucleus(logits_BV: Tensor, top_p: Tensor | float, uniform_B1: Tensor) -> Tensor:
     """Inverse-CDF draw, in the order of ids, from the smallest set whose probability reaches top-p.
 
-    int64 [B]. `uniform_B1`: float32, 0 <= u < 1. Waits for nothing on the host, so that a graph can hold it.
+    Of ids that are as likely as the last of that set, all are in it. int64 [B]. `uniform_B1`: float32,
+    0 <= u <= 1: a number just below 1 may be rounded to it. Where the sum of all does not pass that share of
+    itself, or is none (an infinite logit), it is the likeliest id. Waits for nothing on the host, so that a
+    graph can hold it.
     """
     shares_BV = logits_BV.softmax(-1)
-    sorted_BV, order_BV = shares_BV.sort(-1, descending=True)
-    is_kept_BV = sorted_BV.cumsum(-1) - sorted_BV < top_p
-    shares_BV = shares_BV * torch.zeros_like(is_kept_BV).scatter(1, order_BV, is_kept_BV)
+    sorted_BV = shares_BV.sort(-1, descending=True).values
+    is_beyond_BV = sorted_BV.cumsum(-1) - sorted_BV >= top_p
+    least_B1 = sorted_BV.masked_fill(is_beyond_BV, 1.0).amin(-1, keepdim=True)
+    shares_BV = torch.where(shares_BV >= least_B1, shares_BV, 0.0)
     reached_BV = shares_BV.cumsum(-1)
     wanted_B1 = uniform_B1 * reached_BV[:, -1:]
-    return ((reached_BV > wanted_B1) & (shares_BV > 0)).to(torch.uint8).argmax(-1)
+    is_past_BV = (reached_BV > wanted_B1) & (shares_BV > 0)
+    return torch.where(is_past_BV.any(-1), is_past_BV.to(torch.uint8).argmax(-1), logits_BV.argmax(-1))

@@ -343,3 +343,37 @@ def test_greedy_and_drawn_tokens(vocab: int) -> None:
         assert torch.equal(out[:2].cpu(), want[:2])
         same += int((out.cpu() == want).sum())
     assert same >= 40 * len(settings) - 3  # sums of shares may differ in the last bit where a draw falls
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 8191, 8192, 8193])
+def test_tokens_at_the_edges(vocab: int) -> None:
+    """Ties, one id alone, infinities: the plain twin says the same."""
+    torch.manual_seed(vocab)
+    last, alike = vocab - 1, (torch.randn(vocab) * 2).round()
+    peak = torch.where(torch.arange(vocab) == vocab // 2, 1e30, alike)
+    endless = torch.where(torch.arange(vocab) == vocab // 2, torch.inf, alike)
+    banned = torch.zeros((2, vocab), dtype=torch.uint8)
+    banned[1, :last] = 1
+    cases = [  # logits, temperature, top-p, uniform number, whether all but the last id are banned
+        (logits, temperature, top_p, uniform, ban)
+        for logits in (alike, torch.zeros(vocab), peak, endless, torch.full((vocab,), -torch.inf))
+        for temperature, top_p, uniform in (
+            (0.0, 1.0, 0.0),
+            (0.05, 1.0, 0.49),
+            (1.0, 0.7, 0.0),
+            (10.0, 0.2, 0.49),
+        )
+        for ban in (False, True)
+    ]
+    choosers = []
+    for _, temperature, top_p, uniform, ban in cases:
+        choosers.append(Chooser(Sampling(temperature, top_p, suppress=tuple(range(last)) if ban else ())))
+        choosers[-1]._returned = uniform
+    logits = torch.stack([case[0] for case in cases])
+    sets = torch.tensor([case[4] for case in cases], dtype=torch.int32, device=DEVICE)
+    settings = torch.tensor([case[1:4] for case in cases], device=DEVICE)
+    out = torch.full((len(cases),), -1, device=DEVICE)
+    sample(logits.to(DEVICE), banned.to(DEVICE), sets, settings, out)
+    want = choose(logits, choosers)
+    wrong = [case[1:] for case, one, other in zip(cases, out.tolist(), want, strict=True) if one != other]
+    assert not wrong
