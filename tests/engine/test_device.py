@@ -177,3 +177,16 @@ def test_a_kernel_that_a_card_has_no_room_for_is_told_with_both_sizes(
     memory: Any = SimpleNamespace(keys=torch.zeros(1, dtype=torch.bfloat16))
     with pytest.raises(ProfileError, match=r"'cuda': a kernel needs 114688 of its shared memory, and it has"):
         _steps(decoder, memory)
+
+
+def test_calls_that_no_block_leaves_room_for_are_named_next_and_not_the_model(
+    card: pytest.MonkeyPatch,
+) -> None:
+    """The block that is told first leaves room for one call, so that what is told then fits."""
+    need = Need(GIB, 128 * GIB, places=1024, beside=GIB, calls=10**6)
+    with pytest.raises(ProfileError, match=r"such a block takes 128 GiB.*use at most 136$"):
+        fit_pool(1, need, CUDA)
+    need = dataclasses.replace(need, block=136 * GIB // 8, places=136)
+    with pytest.raises(ProfileError, match=r"each call takes 1 GiB.*use at most 1$"):
+        fit_pool(1, need, CUDA)
+    assert fit_pool(1, dataclasses.replace(need, calls=1), CUDA) == 1

@@ -233,19 +233,21 @@ def test_what_a_card_cannot_compute_is_refused_before_anything_is_loaded(
         assert caught.value.field == field
 
 
+@pytest.mark.parametrize("blocks", ["free", 10_000])
 @pytest.mark.parametrize("policy", ["window", "recycle"])
 def test_a_card_with_less_left_than_one_call_needs_is_refused_and_what_is_told_fits(
-    card: pytest.MonkeyPatch, tmp_path: Path, policy: str
+    card: pytest.MonkeyPatch, tmp_path: Path, policy: str, blocks: Any
 ) -> None:
     """Whoever called would be turned away for ever: the pool is full before anybody has come."""
     folder = save_tiny_chat(tmp_path, 64)
-    asked: dict[str, Any] = {"pool_blocks": "free", "run_device": "cuda", "window_policy": policy}
+    asked: dict[str, Any] = {"pool_blocks": blocks, "run_device": "cuda", "window_policy": policy}
     block = 16 * 2 * 2 * 2 * 64 * 4  # tokens, layers, heads, keys and values, numbers of four bytes
     left = device._WORK_BYTES + 2**20 + 30 * block
     card.setattr(torch.cuda, "mem_get_info", lambda _: (left, left))
     with pytest.raises(ProfileError, match=r"session of this window needs \d+ blocks of 16 tok") as caught:
         check(small("text", folder, **asked, window_window=4000))
-    assert (caught.value.field, caught.value.value) == ("pool.blocks", "free")
+    assert (caught.value.field, caught.value.value) == ("pool.blocks", blocks)
+    asked["pool_blocks"] = "free"
     told = int(re.findall(r"window of at most (\d+) tokens", caught.value.cure)[0])
     check(small("text", folder, **asked, window_window=told))
     with pytest.raises(ProfileError):

@@ -105,25 +105,35 @@ def fit_pool(blocks: int | Literal["free"], need: Need, device: torch.device) ->
     ProfileError, naming what is too large and what would fit, when the free memory does not hold all of it.
     Where nobody tells how much is free, a pool is as large as asked.
     """
-    is_gpu = device.type == "cuda"
-    if not is_gpu and blocks == "free":
-        raise ProfileError("pool.blocks", blocks, NOT_COUNTED)
-    work, free = _WORK_BYTES if is_gpu else 0, _free_memory(device)
-    if free is None:
+    left = left_for_pool(blocks, need, device)
+    if left is None:
         return int(blocks)
-    left = free - need.weights - work
-    asked = 1 if blocks == "free" else blocks
-    if left < 2 * need.block:  # one, and one more that is scratch
-        raise _no_block(need, left, asked) or _no_weights(need, free, work)
-    if need.beside * need.calls > left - 2 * need.block:
-        raise _no_calls(need, left, asked) or _no_weights(need, free, work)
-    left -= need.beside * need.calls
     most = left // need.block - 1
     if blocks == "free" or blocks <= most:
         return most if blocks == "free" else blocks
     also = f" and what {need.calls} calls take from the start" if need.beside else ""
     cure = f"{blocks} blocks take {in_bytes(blocks * need.block)}, and {in_bytes(left)} are free beside the"
     raise ProfileError("pool.blocks", blocks, f"{cure} weights{also}; use at most {most}")
+
+
+def left_for_pool(blocks: int | Literal["free"], need: Need, device: torch.device) -> int | None:
+    """Bytes that a pool may take, one block and its scratch at least; None where nobody tells.
+
+    `blocks`: as many as are asked for. ProfileError as of `fit_pool`, but for a pool that is too large.
+    """
+    is_gpu = device.type == "cuda"
+    if not is_gpu and blocks == "free":
+        raise ProfileError("pool.blocks", blocks, NOT_COUNTED)
+    work, free = _WORK_BYTES if is_gpu else 0, _free_memory(device)
+    if free is None:
+        return None
+    left = free - need.weights - work
+    asked = 1 if blocks == "free" else blocks
+    if left < 2 * need.block:  # one, and one more that is scratch
+        raise _no_block(need, left, asked) or _no_weights(need, free, work)
+    if need.beside * need.calls > left - 2 * need.block:
+        raise _no_calls(need, left, asked) or _no_weights(need, free, work)
+    return left - need.beside * need.calls
 
 
 def _free_memory(device: torch.device) -> int | None:
@@ -146,9 +156,10 @@ def _answering(device: torch.device) -> Iterator[None]:
 
 
 def _no_block(need: Need, left: int, blocks: int) -> ProfileError | None:
-    """Not even one block fits in what is `left` beside the weights; None where no smaller one would."""
-    room = max(left - need.beside * need.calls, 0)
-    most = room // (blocks + 1) * need.places // need.block or left // 2 * need.places // need.block
+    """Not even one block fits in what is `left` beside the weights; None where no smaller one would. As large
+    a one is told as fits with all that was asked for, or, where none does, beside one call."""
+    room, least = max(left - need.beside * need.calls, 0), left - need.beside * min(1, need.calls)
+    most = room // (blocks + 1) * need.places // need.block or least // 2 * need.places // need.block
     if most < 1:
         return None
     cure = f"such a block takes {in_bytes(need.block)}, and {in_bytes(left)} are free beside the weights"

@@ -18,6 +18,7 @@ from ..engine.device import (
     check_row,
     device_of,
     fit_pool,
+    left_for_pool,
 )
 from ..engine.kv_pool import FP8, Narrow
 from ..engine.weights import dtype_of
@@ -55,13 +56,15 @@ def pool_blocks(
         beside += _pinned(profile, policy) * block
         block = block_bytes(config, size, FP8)
     need = Need(weights, block, size, beside, profile.admission.max_sessions)
-    blocks = fit_pool(profile.pool.blocks, need, device)
-    _check_one_fits(profile, policy, blocks)
-    return blocks
+    left = left_for_pool(profile.pool.blocks, need, device)
+    if left is not None:
+        _check_one_fits(profile, policy, left // block - 1)
+    return fit_pool(profile.pool.blocks, need, device)
 
 
 def _check_one_fits(profile: Profile, policy: Policy, blocks: int) -> None:
-    """ProfileError where a pool of what a device has left would turn every call away."""
+    """ProfileError where the largest pool that a device has room for, of `blocks`, would turn every call
+    away."""
     size, append = profile.pool.block_size, profile.beat.prefill_tokens
     bound = most_blocks(policy, size, append)
     if bound is None or bound <= blocks:
@@ -69,9 +72,10 @@ def _check_one_fits(profile: Profile, policy: Policy, blocks: int) -> None:
     least, most = 2 * append, blocks * size
     if isinstance(policy, Window):
         least, most = max(1, policy.sinks), (blocks - blocks_for(policy.sinks, size) - 1) * size - append + 1
-    cure = f"{blocks} are free, and one session of this window needs {bound} blocks of {size} tokens"
-    smaller = f"a window of at most {most} tokens, " if most >= least else ""
-    raise ProfileError("pool.blocks", profile.pool.blocks, f"{cure}; use {smaller}or a smaller model")
+    found = f"{blocks} fit what is free, and one session of this window needs {bound} blocks of {size} tokens"
+    window = f"a window of at most {most} tokens, " if most >= least else ""
+    cure = f"{found}; use {window}a smaller pool.block_size or a smaller model"
+    raise ProfileError("pool.blocks", profile.pool.blocks, cure)
 
 
 def _pinned(profile: Profile, policy: Policy) -> int:
