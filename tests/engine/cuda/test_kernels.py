@@ -280,6 +280,28 @@ def test_no_expert_is_read_for_padding() -> None:
     assert off(experts(x, plain, real)[:5].sum(1), plain(x[:5])) < 1e-5
 
 
+@pytest.mark.parametrize("count", [16, 24])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_token_that_is_no_number_chooses_experts_that_are_there(count: int, broken: float) -> None:
+    """What it chooses is where weights are read; each once, so that no other token's place is taken."""
+    torch.manual_seed(0)
+    size, inner, top = 64, 64, 3
+    plain = Experts(
+        torch.randn(count, size, device=DEVICE),
+        torch.randn(count, 2 * inner, size, device=DEVICE),
+        torch.randn(count, size, inner, device=DEVICE),
+        top,
+        True,
+    )
+    x = torch.randn(4, size, device=DEVICE)
+    x[1, 5] = broken
+    chosen, _ = choose_experts(F.linear(x, plain.router), top, True)
+    assert chosen.view(4, top)[1].tolist() == list(range(top))
+    got = experts(x, plain).sum(1)
+    assert got[1].isnan().all()
+    assert off(got[[0, 2, 3]], plain(x[[0, 2, 3]])) < 1e-5
+
+
 @pytest.mark.parametrize(("size", "columns"), [(96, 70), (2048, 8), (3000, 300), (9000, 6)])
 def test_products_of_one_row(size: int, columns: int) -> None:
     torch.manual_seed(size)

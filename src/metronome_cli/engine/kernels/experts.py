@@ -23,7 +23,10 @@ def _choose(
     logits, tokens, chosen, weight, EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP: tl.constexpr,
     NORM: tl.constexpr, HAS_PADDING: tl.constexpr,
 ):  # fmt: skip
-    """One token's TOP experts, largest first, and their shares of the softmax over all."""
+    """One token's TOP experts, largest first, and their shares of the softmax over all.
+
+    A token whose shares are no numbers has none that is largest: the first experts, which are there.
+    """
     token = tl.program_id(0).to(tl.int64)
     if HAS_PADDING and token >= tl.load(tokens):
         for choice in tl.static_range(TOP):
@@ -33,11 +36,13 @@ def _choose(
     x = tl.load(logits + token * EXPERTS + expert, mask=expert < EXPERTS, other=float("-inf")).to(tl.float32)
     share = tl.exp(x - tl.max(x, 0))
     share = share / tl.sum(share, 0)
+    is_sound = tl.sum(share, 0) < 2.0
     left = tl.where(expert < EXPERTS, share, -1.0)
     whole = 0.0
     for choice in tl.static_range(TOP):
         best = tl.max(left, 0)
-        at = tl.min(tl.where(left == best, expert, PADDED), 0)
+        at = tl.where(is_sound, tl.min(tl.where(left == best, expert, PADDED), 0), choice)
+        best = tl.where(is_sound, best, float("nan"))
         tl.store(chosen + token * TOP + choice, at)
         tl.store(weight + token * TOP + choice, best)
         whole += best
