@@ -233,6 +233,24 @@ def test_what_a_card_cannot_compute_is_refused_before_anything_is_loaded(
         assert caught.value.field == field
 
 
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9)])
+def test_fp8_is_refused_on_a_card_that_does_not_know_it(
+    card: pytest.MonkeyPatch, tmp_path: Path, capability: tuple[int, int]
+) -> None:
+    """Triton would say so, while the kernels are compiled: when all weights have been read."""
+    card.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    card.setattr(torch.cuda, "get_device_name", lambda _: "A card")
+    asked = small("text", save_tiny_chat(tmp_path, 64), run_device="cuda", pool_kv="fp8")
+    if capability == (8, 9):
+        check(asked)
+        return
+    with pytest.raises(
+        ProfileError, match=r"A card has compute .* 8\.[06], FP8 needs 8\.9 or more"
+    ) as caught:
+        check(asked)
+    assert caught.value.field == "pool.kv"
+
+
 @pytest.mark.parametrize("blocks", ["free", 10_000])
 @pytest.mark.parametrize("policy", ["window", "recycle"])
 def test_a_card_with_less_left_than_one_call_needs_is_refused_and_what_is_told_fits(

@@ -25,6 +25,7 @@ from .decoder import DecoderConfig
 from .kv_pool import FP8
 
 _OLDEST = (8, 0)  # compute capability: bfloat16 in the matrix units
+_OLDEST_FP8 = (8, 9)
 _HEAD_SIZES = (16, 32, 64, 128, 256)
 _EXPERT_TILE = 64  # the experts' products go over sizes in such steps
 _KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16, FP8)
@@ -40,15 +41,30 @@ def device_of(name: str) -> torch.device:
         return device
     if not torch.cuda.is_available():
         raise ProfileError("run.device", name, "no CUDA device is seen here; use cpu")
-    with _answering(device):
-        capability = torch.cuda.get_device_capability(device)
-    if capability < _OLDEST:
-        card, found = torch.cuda.get_device_name(device), ".".join(map(str, capability))
-        cure = f"{card} has compute capability {found}, the kernels need 8.0 or more; use cpu"
-        raise ProfileError("run.device", name, cure)
+    if found := _older(device, _OLDEST):
+        raise ProfileError("run.device", name, f"{found}, the kernels need 8.0 or more; use cpu")
     if find_spec("triton") is None:
         raise ProfileError("run.device", name, "the kernels need Triton: pip install triton, or use cpu")
     return device
+
+
+def check_narrow(device: torch.device) -> None:
+    """ProfileError when the device has no kernels for a pool of FP8."""
+    if device.type != "cuda":
+        cure = "only the kernels on a CUDA device read it; use run.device = cuda, or kv = model"
+        raise ProfileError("pool.kv", "fp8", cure)
+    if found := _older(device, _OLDEST_FP8):
+        raise ProfileError("pool.kv", "fp8", f"{found}, FP8 needs 8.9 or more; use kv = model")
+
+
+def _older(device: torch.device, oldest: tuple[int, int]) -> str:
+    """What a card has that is older than `oldest`, in words; empty of one that is not."""
+    with _answering(device):
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= oldest:
+            return ""
+        card, found = torch.cuda.get_device_name(device), ".".join(map(str, capability))
+    return f"{card} has compute capability {found}"
 
 
 def check_kernels(config: DecoderConfig, kv_dtype: torch.dtype) -> None:

@@ -120,13 +120,12 @@ def _refuse(profile: Profile) -> None:
     for field, name in named.items():
         lacking(field, name)
     _check_type(profile.model.thinker, profile.model.kind)
-    from ..engine.device import device_of
+    from ..engine.device import check_narrow, device_of
 
-    on_gpu = device_of(profile.run.device).type == "cuda"
-    if profile.pool.kv == "fp8" and not on_gpu:
-        cure = "only the kernels on a CUDA device read it; use run.device = cuda, or kv = model"
-        raise ProfileError("pool.kv", "fp8", cure)
-    if not on_gpu:
+    device = device_of(profile.run.device)
+    if profile.pool.kv == "fp8":
+        check_narrow(device)
+    if device.type != "cuda":
         profile.pool.count  # noqa: B018  # refuses what is left of a memory that is not filled up
 
 
