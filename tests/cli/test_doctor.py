@@ -296,3 +296,4 @@ def test_deep_times_a_tick_of_the_model(tmp_path: Path) -> None:
     found = json.loads(doctor("--profile", str(file), "--deep", "--json").stdout)["findings"][-1]
     assert (found["what"], found["fine"]) == ("tick", True)
     assert found["found"].startswith("8 calls in ")
+    assert found["found"].endswith(" s of 5 s at most, windows not yet full")
