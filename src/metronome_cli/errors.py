@@ -27,7 +27,8 @@ class FieldError(MetronomeError):
     exit_code = 2
 
     def __init__(self, field: str, value: object, cure: str) -> None:
-        super().__init__(f"{field} = {_shown(value)}: {cure}")
+        held = "" if value is None else f" = {_shown(value)}"  # None stands for no value at all
+        super().__init__(f"{field}{held}: {cure}")
         self.field = field
         self.value = value
         self.cure = cure
