@@ -133,14 +133,15 @@ def test_a_pool_that_is_level_is_told_to_stay(tell: Tell) -> None:
     stays = "The pool stays at 25.4 % (25.3 to 25.8) and will not run out"
     assert found.told["verdict"] == f"{stays} while calls go on as they did; it holds 500 sessions."
     found = tell(replace(FLAT, fill_rate=0.0, bounded=True), Source(series(0.254)))
-    assert found.told["verdict"] == f"{stays}; it holds 500 sessions."
+    assert found.told["verdict"].startswith("The pool levels off at 25.4 % (25.3 to 25.8) and does not fill;")
     assert found.left_s is None
 
 
 def test_calls_with_a_bound_that_nobody_tells_have_no_moment(tell: Tell) -> None:
     beats = Beats([4.0] * 10, [0.3] * 10, 1.0)
-    found = tell(replace(RAMP, t_sat=None, bounded=True), Source(series(), beats))
+    found = tell(replace(FLAT, plateau=None, bounded=True), Source(series(), beats))
     assert found.told["verdict"].startswith("These calls have a bound: the pool, now at 57 %, fills until")
+    assert "fit its own run folder, or --metrics-url" in found.told["verdict"]
     assert (found.told["t_sat"], found.left_s, found.told["limit"]["binds"]) == (None, None, None)
     assert "calls have a bound, and nothing here tells" in found.told["limit"]["why"]
 
@@ -191,13 +192,13 @@ def test_windows_that_were_full_when_calls_hung_up_are_a_plateau() -> None:
 
 
 def test_of_a_live_server_nothing_is_told_of_calls_that_are_gone() -> None:
-    with pytest.raises(FieldError, match=r"fell again: nothing fills at the end; end the trace there$"):
+    with pytest.raises(FieldError, match=r"fell again: nothing fills at the end; look while calls fill it$"):
         answer(held_until(80.0, over=False), Asked())
 
 
 def test_where_calls_are_not_told_a_share_that_works_is() -> None:
     source = held_until(80.0)
-    with pytest.raises(FieldError, match=r"end the trace there, or ask --at 0\.35$"):
+    with pytest.raises(FieldError, match=r"look while calls fill it, or ask --at 0\.35$"):
         answer(replace(source, series=replace(source.series, sessions=None)), Asked())
     assert answer(source, Asked(at=0.35)).told["t_sat"] is not None
 
@@ -207,3 +208,30 @@ def test_a_share_that_the_first_row_passes_is_refused() -> None:
         FieldError, match=r"at = 0\.3: the pool is at 0\.4 in the first row: ask a share above"
     ):
         answer(Source(Series.checked(T, np.full(60, 0.4), name="a")), Asked(at=0.3))
+
+
+def served(*spells: tuple[int, int, int], promise: float | None = 41 / 336) -> Source:
+    """A server's own trace of beats of 2 s: calls, beats and blocks a beat of each spell, on 336 blocks."""
+    live: list[float] = []
+    held: list[float] = []
+    for calls, beats, grow in spells:
+        live += [float(calls)] * beats
+        held += [calls * min(grow * (beat + 1), 39) / 336 for beat in range(beats)]
+    series = Series.checked([2.0 * beat for beat in range(len(live))], held, live, name="trace.jsonl")
+    return Source(series.promising([(promise or 0.0) * calls for calls in live]), is_over=True)
+
+
+@pytest.mark.parametrize("idle", [0, 2])
+def test_a_brief_call_at_the_end_hides_no_promise(idle: int) -> None:
+    found = answer(served((0, 3, 0), (2, 20, 3), (0, 3, 0), (1, 3, 2), (0, idle, 0)), Asked())
+    level = found.told["plateau"]["level"]
+    assert (level["estimate"], found.told["plateau"]["ceiling"]) == (pytest.approx(41 / 336), 8)
+    assert (found.told["hung_up_s"] is None) == (idle == 0)
+
+
+@pytest.mark.parametrize("idle", [0, 2])
+def test_calls_without_a_bound_are_fitted_up_to_when_those_left_that_stayed(idle: int) -> None:
+    source = served((0, 3, 0), (2, 12, 3), (0, 3, 0), (1, 3, 2), (0, idle, 0), promise=None)
+    found = answer(source, Asked())
+    assert (found.told["hung_up_s"], found.told["last_s"]) == (30.0, 28.0)
+    assert found.told["t_sat"]["low"] < 6.0 + 2 * 336 / 6 < found.told["t_sat"]["high"]

@@ -209,9 +209,9 @@ def test_windows_that_fill_end_at_what_was_promised() -> None:
     assert of.plateau is not None
     assert of.plateau.level == Interval(0.5, pytest.approx(0.19), 0.5)  # type: ignore[arg-type]
     assert of.plateau.per_session == pytest.approx(0.125)
-    assert of.plateau.ceiling == 7  # (1 - 0.01) / 0.125
+    assert of.plateau.ceiling == 8  # what was held before was promised too
     assert of.fill_rate == pytest.approx(0.015)
-    assert of.notes[-1] == "windows still fill: calls hold 19.0% of the pool, and were promised 50.0% at most"
+    assert of.notes[-1].startswith("calls hold 19.0% of the pool, and were promised 50.0% at most: that is")
     assert of.at(12.0) == pytest.approx(0.19, abs=0.01)
     assert of.at(1000.0) == 0.5
 
@@ -228,7 +228,7 @@ def test_whether_calls_have_a_bound_is_told_where_promises_are(
     assert forecast(filling_windows(20, promised)).bounded is bounded
 
 
-@pytest.mark.parametrize(("promised", "bounded"), [(None, None), (0.0, False), (0.5, True)])
+@pytest.mark.parametrize(("promised", "bounded"), [(None, None), (0.0, False)])
 def test_a_pool_that_is_level_from_the_first_row_on_is_a_plateau(
     promised: float | None, bounded: bool | None
 ) -> None:
@@ -247,14 +247,34 @@ def test_calls_that_were_promised_what_they_hold_fill_no_pool_when_some_leave() 
     of = forecast(Series.checked(T, 0.04 * live, live).promising(0.05 * live))
     assert (of.shape, of.bounded) == ("plateau", True)
     assert of.plateau is not None
-    assert of.plateau.level.estimate == pytest.approx(0.16)
+    assert of.plateau.level == Interval(pytest.approx(0.2), pytest.approx(0.16), pytest.approx(0.2))  # type: ignore[arg-type]
+    assert of.at(5000.0) == pytest.approx(0.16)
+
+
+@pytest.mark.parametrize("rows", [8, 20, 30, 45, 60])
+def test_what_was_promised_is_the_plateau_whatever_the_rows_do(rows: int) -> None:
+    """Two calls wait, fill their windows from 30 s on, and are level with three quarters of the promise."""
+    n = np.arange(float(rows))
+    held = np.clip(14 + 2 * (n - 15), 14, 62) / 336
+    of = forecast(Series.checked(2.0 * n, held, np.full(rows, 2.0)).promising(np.full(rows, 82 / 336)))
+    assert (of.shape, of.t_sat, of.bounded) == ("plateau", None, True)
+    assert of.plateau is not None
+    assert (of.plateau.level.estimate, of.plateau.level.low) == (82 / 336, held[-1])
+    assert of.plateau.ceiling == 8
 
 
 @pytest.mark.parametrize(("windowed", "moment"), [(None, True), (False, True), (True, False)])
 def test_calls_that_said_they_have_a_bound_are_told_no_moment(windowed: bool | None, moment: bool) -> None:
     of = forecast(replace(ramp(rate=0.006), windowed=windowed), session_length=3600.0)
-    assert (of.shape, of.bounded, of.t_sat is not None) == ("ramp", windowed, moment)
-    assert of.collapse_probability == (pytest.approx(1.0) if moment else 0.0)
+    assert (of.shape, of.plateau) == ("ramp" if moment else "plateau", None)
+    assert (of.bounded, of.t_sat is not None) == (windowed, moment)
+    assert of.collapse_probability == (pytest.approx(1.0) if moment else None)
+
+
+def test_of_calls_with_an_untold_bound_a_level_pool_is_no_full_windows() -> None:
+    of = forecast(replace(Series.checked(T, np.full(len(T), 0.04), np.full(len(T), 2.0)), windowed=True))
+    assert (of.shape, of.t_sat, of.plateau, of.bounded) == ("plateau", None, None, True)
+    assert of.at(5000.0) == pytest.approx(0.04)
 
 
 def test_a_pool_that_was_full_was_full_whatever_calls_said() -> None:

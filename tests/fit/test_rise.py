@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -67,17 +69,17 @@ def test_a_pool_that_fills_much_slower_is_carried_on_from_there() -> None:
     [
         (
             0.9 - 0.005 * T,
-            r"a.csv: kv_occupancy = 0\.310*5?: falls from 0\.9 to 0\.31: give a trace in which",
+            r"a.csv: kv_occupancy = 0\.31: falls from 0\.9 to 0\.31: look while the pool fills or is level",
         ),
-        (0.4 + 0.00005 * T, "rises by too little to tell whether it goes on: give a longer trace"),
+        (0.4 + 0.00005 * T, "rises by too little to tell whether it goes on: look for longer"),
         (0.4 + 0.1 * (T[-1] == T), "rises in 1 rows only"),
         (np.where(T < 112.0, 0.0, 0.05 * (T - 110.0)), "rises in 4 rows only: give 10 or more of them, t"),
         (np.clip(0.25 * (T - 112.0), 0.0, 1.0), "rises in 1 rows only: give 5 or more of them$"),
-        (np.full(60, 1.0), "is full from the first row on: give a trace that begins before the pool fills"),
+        (np.full(60, 1.0), "is full from the first row on: look from before the pool fills"),
         (np.maximum(1.0 - 0.01 * T, 0.3), "is full from the first row on"),
         (
             0.4 - 0.005 * np.abs(T - 40.0),
-            r"rose to 0\.4 by 40\.0 s and fell again: nothing fills at the end; end the trace there",
+            r"rose to 0\.4 by 40\.0 s and fell again: nothing fills at the end; look while calls fill it$",
         ),
         (np.where(T < 100.0, 0.01 * np.minimum(T, 40.0), 0.003), "rose to 0.4 by 40.0 s and fell again"),
     ],
@@ -99,6 +101,8 @@ def test_so_few_rows_tell_no_ramp_from_a_plateau(rows: int) -> None:
     with pytest.raises(FieldError, match=f"rises in {rows - 1} rows only: give 10 or more of them, to tell"):
         find_rise(windows_that_fill(rows))
     assert find_rise(windows_that_fill(11)).shape == "ramp"
+    for windowed in (True, False):
+        assert find_rise(replace(windows_that_fill(rows), windowed=windowed)).shape == "ramp"
 
 
 def test_few_rows_do_where_the_end_is_known() -> None:
@@ -165,3 +169,8 @@ def test_noise_that_may_hide_a_rise_to_a_full_pool_is_not_level() -> None:
     rho = 0.5 + np.random.default_rng(2).uniform(-0.4, 0.4, 20)
     with pytest.raises(FieldError):
         find_rise(Series.checked(T[:20], rho))
+
+
+def test_a_share_in_a_refusal_is_short() -> None:
+    with pytest.raises(FieldError, match=r"kv_occupancy = 0\.0179: rises in 1 rows only"):
+        find_rise(Series.checked(T[:6], [0.0, 0.0, 0.0, 0.0, 0.0, 6 / 336]))

@@ -82,8 +82,14 @@ def test_more_than_the_pool_cannot_be_promised() -> None:
 def test_the_rows_before_calls_hung_up(live: list[int] | None, rows: int | None) -> None:
     shares = np.linspace(0.0, 0.7, 8)
     series = Series.checked(np.arange(8.0), shares, live, stalled=[0] * 8).promising(shares)
-    before = series.before_hang_up()
+    before = next(series.before_hang_ups(), None)
     assert (None if before is None else len(before)) == rows
     if before is not None:
         columns = (before.t_s, before.occupancy, before.sessions, before.stalled, before.promised)
         assert {len(column) for column in columns if column is not None} == {rows}
+
+
+def test_of_calls_that_left_several_times_the_last_come_first() -> None:
+    live = [0, 2, 2, 0, 0, 4, 8, 0, 1, 1]
+    series = Series.checked(np.arange(10.0), np.linspace(0.0, 0.7, 10), live)
+    assert [len(before) for before in series.before_hang_ups()] == [7, 3]  # the last are there yet

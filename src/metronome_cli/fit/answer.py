@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from .sources import Source
 
 _BASELINE = (0.1, 0.8)  # the paper's line is fitted between these shares
 _MOST_DRAWN = 600  # samples
+_MOST_SPELLS = 50  # of calls that hung up, the last ones: a day's trace may have thousands
 _PARTS = (0.9, 0.75, 0.5, 0.25)  # of the most that was held: shares that are tried for --at
 
 
@@ -50,16 +52,18 @@ class Answer:
 def answer(source: Source, asked: Asked) -> Answer:
     """Forecast one source. FieldError when the series never reaches `asked.at`, or nothing follows from it.
 
-    Where that is so of a whole trace because its calls have hung up, what came before is forecast.
+    Where that is so of a whole trace because its calls have hung up, what came before is forecast: of the
+    last ones that stayed for long enough.
     """
     try:
         return _answer(source, asked)
     except FieldError as error:
-        before = source.series.before_hang_up() if source.is_over and asked.at is None else None
-        if before is not None:
+        if not source.is_over or asked.at is not None:
+            raise
+        for before in islice(source.series.before_hang_ups(), _MOST_SPELLS):
             with suppress(FieldError):
                 return _answer(_of_those_before(source, before), asked)
-        if source.is_over and asked.at is None and (share := _share_that_works(source.series)) is not None:
+        if (share := _share_that_works(source.series)) is not None:
             raise FieldError(error.field, error.value, f"{error.cure}, or ask --at {share:g}") from None
         raise
 
@@ -91,8 +95,8 @@ def _answer(source: Source, asked: Asked) -> Answer:
         raise FieldError(f"{series.name}: at", asked.at, cure)
     of = forecast(series, until=asked.at, level=asked.level, session_length=asked.session_length)
     if of.shape == "empty":
-        most = float(series.occupancy.max())
-        cure = "nothing is held: give a trace in which calls bring something, or ask while they do"
+        most = round(float(series.occupancy.max()), 4)
+        cure = "nothing is held: look while calls bring something"
         raise FieldError(f"{series.name}: kv_occupancy", most, cure)
     told = _told(source, of, asked)
     return Answer(told, _drawn(series, of, asked))
@@ -166,7 +170,8 @@ def _pool(told: dict[str, Any]) -> str:
     if told["plateau"] is None:
         return (
             f"These calls have a bound: the pool, now at {100 * told['occupancy']:.0f} %, fills until their "
-            "windows are full and levels off then; where, only the server's own trace tells"
+            "windows are full and levels off then; where, only the server tells: fit its own run folder, or "
+            "--metrics-url while calls are on"
         )
     return _plateau(told)
 
@@ -183,9 +188,8 @@ def _plateau(told: dict[str, Any]) -> str:
     level, ceiling = told["plateau"]["level"], told["plateau"]["ceiling"]
     at = f"at {100 * level['estimate']:.1f} % ({100 * level['low']:.1f} to {100 * level['high']:.1f})"
     holds = "" if ceiling is None else f"; it holds {ceiling} sessions"
-    if told["fill_rate"] == 0.0:
-        so = "" if told["bounded"] else " while calls go on as they did"
-        return f"The pool stays {at} and will not run out{so}{holds}"
+    if told["fill_rate"] == 0.0 and not told["bounded"]:
+        return f"The pool stays {at} and will not run out while calls go on as they did{holds}"
     return f"The pool levels off {at} and does not fill{holds}"
 
 

@@ -21,7 +21,7 @@ from scipy import stats
 from ..errors import FieldError
 from .collapse import between, fit_line
 from .growth import Growth, fit_growth, weight_of_calls
-from .plateau import Interval, Plateau, early_slope, plateau
+from .plateau import Interval, Plateau, early_slope, late_rows, plateau
 from .rise import LITTLE, Rise, find_rise
 from .series import Series
 
@@ -39,6 +39,7 @@ FREEDOM = 6.0  # of the Student's t: with fewer too little lies in its middle
 _FEW_CALLS = 32.0  # with so few calls the squared width is twice that of many
 _UNKNOWN_CALLS = 64.0  # what is taken where the series does not tell
 _LEAVING = 0.1  # share of the calls that leave while a pool fills, which the middle is for
+_ROUNDING = 1e-9  # of a number of calls
 _MOST_LEAVING = 2.0  # times that share: who has left cannot leave again
 
 
@@ -51,7 +52,7 @@ class Forecast:
     rho0: float  # share held before the rise that was fitted; 0 where the series begins within it
     fill_rate: float  # share of the pool per second, all calls: of a ramp now, of a plateau before it, or 0
     rate_per_session: float | None  # the same for one call; None without sessions
-    plateau: Plateau | None
+    plateau: Plateau | None  # of a plateau; None of one to come where nothing tells at what level
     collapse_probability: float | None  # a ramp and a session length only
     baseline: float | None  # a ramp's t_sat by the straight line over 10 to 80 %; None where that has no rise
     points: int  # rows used
@@ -111,9 +112,10 @@ def forecast(
     first row, for collapse_probability = P(t_sat <= their end).
     Source: the paper's section "The model" (rho = rho0 + N r t), with a power for rates that drift.
 
-    A pool whose calls were promised all that they hold is a plateau before it levels off: at the promise. One
-    that is level throughout is a plateau too. Of calls that are known to have a bound, but not which, no
-    moment is told: t_sat is None.
+    A pool whose calls were promised all that they hold is a plateau at the promise, whatever its rows do:
+    they may rise, or be level where calls bring nothing for a while. One that is level throughout is a
+    plateau too. Of calls that are known to have a bound, but not which, both are one to come: `plateau` is
+    None.
 
     FieldError for values out of range, too few rows, and a pool that holds something but neither rises nor
     is level: neither a moment nor a plateau follows from it. A pool that holds nothing is "empty".
@@ -123,17 +125,17 @@ def forecast(
     if len(seen) == 0 or seen.occupancy.max() <= LITTLE:
         last_s = float(seen.t_s[-1] if len(seen) else series.t_s[0])
         return Forecast("empty", None, 0.0, 0.0, None, None, None, None, len(seen), last_s)
-    of, most = find_rise(seen), seen.bound
-    if of.shape == "level":
-        return replace(_steady(seen, of, level), bounded=seen.is_bounded)
-    if of.shape == "plateau":
-        found = _level(seen, of, plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level))
-    elif most is not None and full_at(seen) is None:
+    of, most, has_room = find_rise(seen), seen.bound, full_at(seen) is None
+    if most is not None and has_room:
         found = _promised(seen, of, most)
-    else:
+    elif of.shape == "ramp":
         found = _ramp(seen, of, level, session_length)
-    found = replace(found, bounded=seen.is_bounded)
-    return _without_end(found) if found.bounded and found.shape == "ramp" and full_at(seen) is None else found
+        found = _without_end(found) if seen.is_bounded and has_room else found
+    else:
+        found = _flat(seen, of, plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level))
+        if of.shape == "level" and seen.is_bounded and has_room:
+            found = replace(found, plateau=None)  # nothing tells windows that are full from calls that wait
+    return replace(found, bounded=seen.is_bounded)
 
 
 def score(series: Series, of: Forecast) -> dict[str, Any]:
@@ -210,32 +212,39 @@ def _seen(series: Series, until: float | None) -> Series:
 
 
 def _without_end(of: Forecast) -> Forecast:
-    """A ramp of calls that have a bound, nobody tells which: where it levels off is not known."""
-    likely = None if of.collapse_probability is None else 0.0
-    return replace(of, t_sat=None, baseline=None, collapse_probability=likely)
+    """The rise of calls that have a bound, nobody tells which: a plateau to come, at an unknown level."""
+    return replace(of, shape="plateau", t_sat=None, baseline=None, collapse_probability=None)
 
 
-def _steady(seen: Series, of: Rise, level: float) -> Forecast:
+def _promised(seen: Series, of: Rise, most: float) -> Forecast:
+    """The plateau that calls may come to at any time: they may hold `most` of the pool, and may hold less.
+
+    What the pool held before (rho0) was promised too: places are counted by the promise alone, as they are
+    where calls are let in.
+    """
+    held = float(seen.occupancy[-1])
+    share = None if of.live_T is None else most / float(of.live_T[-1])
+    ceiling = None if share is None else int(1 / share + _ROUNDING)
+    note = f"calls hold {held:.1%} of the pool, and were promised {most:.1%} at most: that is the plateau"
+    found = Plateau(Interval(most, held, most), float(of.t_T[-1]), share, ceiling)
+    return _flat(seen, replace(of, notes=(*of.notes, note)), found)
+
+
+def _flat(seen: Series, of: Rise, found: Plateau) -> Forecast:
+    """A plateau: with the ramp that led to it, or as it was from the first row on."""
+    return _steady(seen, of, found) if of.shape == "level" else _level(seen, of, found)
+
+
+def _steady(seen: Series, of: Rise, found: Plateau) -> Forecast:
     """A pool that is as it was from the first row on."""
-    found, now_s = plateau(of.t_T, of.rho_T, of.live_T, of.start.rho0, level), float(of.t_T[-1])
+    now_s = float(of.t_T[-1])
+    held = min(found.level.estimate, float(of.rho_T[late_rows(of.t_T)].max()))  # less than a promise
     rate = None if of.live_T is None else 0.0
-    curve = Growth(
-        of.start.start_s, now_s, found.level.estimate, 0.0, 1.0, max(now_s - of.start.start_s, 1.0)
-    )
+    curve = Growth(of.start.start_s, now_s, held, 0.0, 1.0, max(now_s - of.start.start_s, 1.0))
     rows, last_s = len(seen), float(seen.t_s[-1])
     return Forecast(
         "plateau", None, of.start.rho0, 0.0, rate, found, None, None, rows, last_s, of.notes, curve
     )
-
-
-def _promised(seen: Series, of: Rise, most: float) -> Forecast:
-    """The plateau to come, where windows still fill: calls may hold `most` of the pool, and hold less."""
-    held = float(seen.occupancy[-1])
-    share = None if of.live_T is None else most / float(of.live_T[-1])
-    ceiling = None if share is None else int((1 - of.start.rho0) / share)
-    note = f"windows still fill: calls hold {held:.1%} of the pool, and were promised {most:.1%} at most"
-    found = Plateau(Interval(most, held, most), float(of.t_T[-1]), share, ceiling)
-    return _level(seen, replace(of, notes=(*of.notes, note)), found)
 
 
 def _level(seen: Series, of: Rise, found: Plateau) -> Forecast:

@@ -58,18 +58,19 @@ def find_rise(seen: Series) -> Rise:
     rows = int(np.argmax(nearly)) if nearly.any() else len(seen)
     kept = np.flatnonzero(np.diff(seen.t_s[:rows], append=np.inf) > _INSTANT_S)  # of one time the last
     if len(kept) == 0 or seen.occupancy[kept[-1]] <= seen.occupancy[kept[0]] + LITTLE:
-        return _level(seen, kept, 0.0)
+        return _level(seen, kept, 0.0, seen.bound is not None)
     start = find_start(seen.t_s[kept], seen.occupancy[kept])
     whole, kept = kept, kept[start.at :]
     if len(kept) < (wanted := FEWEST if _end_known(seen) else _TOLD):
-        if LITTLE < seen.occupancy[whole[0]] >= seen.occupancy[whole[-1]] - _FELL:
-            return _level(seen, whole, 0.0)  # but for a block or two at the end
+        is_bounded = bool(seen.is_bounded) and len(whole) >= FEWEST and not nearly.any()
+        if is_bounded or LITTLE < seen.occupancy[whole[0]] >= seen.occupancy[whole[-1]] - _FELL:
+            return _level(seen, whole, 0.0, is_bounded)  # but for a block or two at the end, or with a bound
         why = "" if wanted == FEWEST else ", to tell a pool that fills from windows that fill and level off"
         raise _refusal(seen, f"rises in {len(kept)} rows only: give {wanted} or more of them{why}")
     live_T, notes = _live(seen, kept)
     kind = _kind(seen.t_s[kept], seen.occupancy[kept], live_T, start.rho0, full=bool(nearly.any()))
     if kind is None:
-        return _level(seen, kept, start.rho0)
+        return _level(seen, kept, start.rho0, seen.bound is not None)
     if kind == "bent":
         return _late_rise(seen.t_s[kept], seen.occupancy[kept])
     if not start.seen:
@@ -79,9 +80,11 @@ def find_rise(seen: Series) -> Rise:
 
 
 def _end_known(seen: Series) -> bool:
-    """Whether it is told what the rise leads to: the pool was full, or it is known what calls may hold."""
+    """Whether it is told what the rise leads to: the pool was full, or it is known whether calls have a
+    bound."""
     stalls = seen.stalled is not None and bool((seen.stalled > 0).any())
-    return stalls or seen.promised is not None or bool((seen.occupancy >= _NEARLY).any())
+    told = seen.promised is not None or seen.windowed is not None
+    return stalls or told or bool((seen.occupancy >= _NEARLY).any())
 
 
 def _live(seen: Series, kept: NDArray[np.int_]) -> tuple[Array | None, tuple[str, ...]]:
@@ -97,16 +100,16 @@ def _live(seen: Series, kept: NDArray[np.int_]) -> tuple[Array | None, tuple[str
     return np.maximum(np.interp(seen.t_s[kept], seen.t_s[told], seen.sessions[told]), 1.0), ()
 
 
-def _level(seen: Series, kept: NDArray[np.int_], rho0: float) -> Rise:
-    """The rows of a pool that stays as it is, or whose calls were promised all that they hold: one that
-    cannot fill. FieldError where they are not, with what would do."""
+def _level(seen: Series, kept: NDArray[np.int_], rho0: float, is_bounded: bool) -> Rise:
+    """The rows of a pool that stays as it is, or that cannot fill since its calls have a bound. FieldError
+    where they are not, with what would do: of a file and of a live server alike."""
     t_T, rho_T = seen.t_s[kept], seen.occupancy[kept]
     live_T, notes = _live(seen, kept) if len(kept) else (None, ())
-    is_bounded = seen.bound is not None and len(kept) >= FEWEST
+    is_bounded = is_bounded and len(kept) >= FEWEST
     is_held = len(kept) >= FEWEST and rho_T[-1] > LITTLE
     if not is_bounded and not (is_held and _is_level(t_T, rho_T, live_T)):
         raise _refusal(seen, _no_rise(seen))
-    if not is_bounded and len(kept) < _TOLD:
+    if not seen.is_bounded and len(kept) < _TOLD:
         raise _refusal(
             seen, f"is level in {len(kept)} rows only: give {_TOLD} or more, to tell that it stays"
         )
@@ -120,7 +123,7 @@ def _is_level(t_T: Array, rho_T: Array, live_T: Array | None) -> bool:
 
 def _refusal(seen: Series, why: str) -> FieldError:
     of = f"{seen.name}: kv_occupancy" if seen.name else "kv_occupancy"
-    return FieldError(of, float(seen.occupancy[-1]), why)
+    return FieldError(of, round(float(seen.occupancy[-1]), 4), why)
 
 
 def _no_rise(seen: Series) -> str:
@@ -128,17 +131,13 @@ def _no_rise(seen: Series) -> str:
     rho_T, peak = seen.occupancy, int(np.argmax(seen.occupancy))
     most = float(rho_T[peak])
     if rho_T[0] >= _NEARLY:
-        return "is full from the first row on: give a trace that begins before the pool fills"
+        return "is full from the first row on: look from before the pool fills"
     if most - rho_T[0] > _FELL and most - rho_T[-1] > _FELL:
         fell = f"rose to {most:.3g} by {seen.t_s[peak]:.1f} s and fell again"
-        return f"{fell}: nothing fills at the end; end the trace there"
+        return f"{fell}: nothing fills at the end; look while calls fill it"
     if rho_T[-1] < rho_T[0] - _FELL:
-        return (
-            f"falls from {rho_T[0]:.3g} to {rho_T[-1]:.3g}: give a trace in which the pool fills or is level"
-        )
-    return (
-        "rises by too little to tell whether it goes on: give a longer trace, or one in which the pool fills"
-    )
+        return f"falls from {rho_T[0]:.3g} to {rho_T[-1]:.3g}: look while the pool fills or is level"
+    return "rises by too little to tell whether it goes on: look for longer, or while the pool fills"
 
 
 def _kind(

@@ -6,7 +6,7 @@ Ignores: files, pages and servers they came from, and what follows from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -89,19 +89,22 @@ class Series:
         told = {name: of[:rows] for name in columns if (of := getattr(self, name)) is not None}
         return replace(self, **told)
 
-    def before_hang_up(self) -> Series | None:
-        """The rows before the calls left that were live last of all; None where they are not told, or stayed.
+    def before_hang_ups(self) -> Iterator[Series]:
+        """The rows before calls left, each time that they did, the last time first; none where calls are not
+        told.
 
         They have left when fewer than nine tenths of the most since the server was last idle are live.
         """
-        if self.sessions is None or not (self.sessions > 0).any():
-            return None
-        last = int(np.flatnonzero(self.sessions > 0)[-1])
-        idle = np.flatnonzero(self.sessions[:last] == 0)
-        begin = int(idle[-1]) + 1 if len(idle) else 0
-        most = self.sessions[begin : last + 1].max()
-        stayed = int(np.flatnonzero(self.sessions >= _STAYED * most)[-1]) + 1
-        return self.first(stayed) if stayed < len(self) else None
+        live_T = np.empty(0) if self.sessions is None else self.sessions
+        while (live_T > 0).any():
+            last = int(np.flatnonzero(live_T > 0)[-1])
+            idle = np.flatnonzero(live_T[:last] == 0)
+            begin = int(idle[-1]) + 1 if len(idle) else 0
+            spell_T = live_T[begin : last + 1]
+            stayed = begin + int(np.flatnonzero(spell_T >= _STAYED * spell_T.max())[-1]) + 1
+            if stayed < len(self):
+                yield self.first(stayed)
+            live_T = live_T[:begin]
 
     def __len__(self) -> int:
         return len(self.t_s)

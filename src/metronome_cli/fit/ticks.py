@@ -72,7 +72,8 @@ def gather(runs: Mapping[str, Sequence[TickRecord]]) -> Ticks:
             raise FieldError(f"{name}: sessions", max((tick.sessions for tick in ticks), default=0), cure)
         took = [row[1] for row in told]
         if not min(took) > 0 or not np.isfinite(took).all():
-            raise FieldError(f"{name}: done - start", min(took), "expected ticks that took more than 0 s")
+            least = round(min(took), 6)
+            raise FieldError(f"{name}: done - start", least, "expected ticks that took more than 0 s")
         rows += told
     columns = np.asarray(rows, np.float64).T
     periods = [period for ticks in runs.values() if (period := _period_s(ticks)) is not None]
