@@ -101,7 +101,7 @@ def reports(tmp_path: Path, other: str = "", **fields: Any) -> Path:
 @pytest.mark.parametrize(
     ("other", "fields", "said"),
     [
-        ("", {"window.window": 512}, "(window.window 512 and 256): fit each by itself"),
+        ("", {"window.window": 512}, "(window.window 512 and 256): name only runs of one set-up"),
         ("", {"model.dtype": "bfloat16"}, "(model.dtype 'bfloat16' and 'float32')"),
         ("laptop-text", {}, "(beat.frame_s "),
     ],

@@ -213,6 +213,23 @@ def test_a_pattern_leaves_out_runs_that_recorded_no_trace(tmp_path: Path) -> Non
         expand([str(tmp_path / "*-fit-*")])
 
 
+def test_a_pattern_that_fits_runs_leaves_out_what_lies_beside_them(tmp_path: Path) -> None:
+    for name in ("n-0001", "n-0002", "n-0003"):
+        (tmp_path / name).mkdir()
+    for name in (
+        "n-0001/trace.jsonl",
+        "n-0002/trace.jsonl",
+        "n-0002/frames.jsonl",
+        "plan.json",
+        "a.png",
+        "b.csv",
+    ):
+        (tmp_path / name).touch()
+    runs = [tmp_path / "n-0001", tmp_path / "n-0002"]
+    assert expand([f"{tmp_path}/*"]) == [tmp_path / "b.csv", *runs]
+    assert expand([f"{tmp_path}/n-0002/*"]) == [tmp_path / "n-0002" / "trace.jsonl"]
+
+
 def test_a_name_with_brackets_is_a_name_before_it_is_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "run[1].csv").touch()
     assert expand([str(tmp_path / "run[1].csv")]) == [tmp_path / "run[1].csv"]
@@ -254,7 +271,10 @@ def test_more_calls_than_any_server_holds_are_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match=r"has a trace\.jsonl"):
         read_trace(tmp_path)
-    (tmp_path / "run").mkdir()
-    trace(tmp_path / "run" / "trace.jsonl", ticks())
-    with pytest.raises(FieldError, match=rf'it holds runs: name some of them, or all with "{tmp_path}/\*"'):
-        read_trace(tmp_path)
+    search = tmp_path / "find[1]"
+    (search / "run").mkdir(parents=True)
+    trace(search / "run" / "trace.jsonl", ticks())
+    (search / "find-n.png").touch()
+    with pytest.raises(FieldError, match="it holds runs: name some of them, or all with") as refused:
+        read_trace(search)
+    assert expand([str(refused.value).split('"')[1]]) == [search / "run"]  # what it says is what helps

@@ -58,7 +58,8 @@ def capacity(
     N is also predicted from the others: exit code 3 when one is off by more than 10 %.
 
     The traces are the server's, under calls at three or more N, ten beats each; see the first two examples,
-    of which the second is for another terminal.
+    of which the second is for another terminal. A pattern takes all runs that it fits: once some of them had
+    another window, model or machine, name those that go together.
 
     \b
     Examples:

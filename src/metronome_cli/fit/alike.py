@@ -39,7 +39,8 @@ def _difference(setup: Mapping[str, Any], first: Path, other: Mapping[str, Any])
     differing = [name for name in sorted({*setup, *other}) if setup.get(name) != other.get(name)]
     told = [f"{name} {setup.get(name)!r} and {other.get(name)!r}" for name in differing[:_SHOWN]]
     rest = f" and {len(differing) - _SHOWN} more fields" if len(differing) > _SHOWN else ""
-    return f"is of another set-up than {first} ({'; '.join(told)}{rest}): fit each by itself"
+    cure = "name only runs of one set-up (a pattern takes all that it fits)"
+    return f"is of another set-up than {first} ({'; '.join(told)}{rest}): {cure}"
 
 
 def _setup(folder: Path) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from .limits import Beats
 from .series import Series
 
 TRACE = "trace.jsonl"
+_FRAMES, _SUFFIXES = "frames.jsonl", (".csv", ".jsonl")  # beside it, and of what may be another one
 _TIME, _OCCUPANCY, _SESSIONS = "t_s", "kv_occupancy", "sessions"
 _READ = (_TIME, _OCCUPANCY, _SESSIONS)
 
@@ -44,13 +45,23 @@ def expand(words: Iterable[str]) -> list[Path]:
     for word in words:
         named = Path(word).exists()
         paths = [Path(name) for name in ([word] if named else sorted(glob.glob(word, recursive=True)))]
-        if not named:  # "runs/*-load-*" also fits runs that have none, such as a fit's own of a load
-            paths = [path for path in paths if not path.is_dir() or (path / TRACE).exists()]
+        if not named:
+            paths = _traces_of(paths)
         if not paths:
             cure = f"no file, and no run folder with a {TRACE}, has this name or fits it as a pattern"
             raise FieldError("trace", word, cure)
         found += paths
     return list(dict.fromkeys(found))
+
+
+def _traces_of(paths: Sequence[Path]) -> list[Path]:
+    """What a pattern means of all that it fits. "runs/*-load-*" also fits runs without a trace, such as a
+    fit's own of a load, and "runs/*-find-n-*/*" the report and the picture beside the runs: where it fits
+    runs, only they and what may be a trace are meant."""
+    found = [path for path in paths if not path.is_dir() or (path / TRACE).exists()]
+    if not any(path.is_dir() or path.name == TRACE for path in found):
+        return found
+    return [path for path in found if path.is_dir() or (path.suffix in _SUFFIXES and path.name != _FRAMES)]
 
 
 def name_of(words: Sequence[str]) -> str:
@@ -84,7 +95,8 @@ def trace_at(path: Path) -> Path:
     if (path / TRACE).exists():
         return path / TRACE
     if any(path.glob(f"*/{TRACE}")):
-        raise FieldError("trace", str(path), f'it holds runs: name some of them, or all with "{path}/*"')
+        every = glob.escape(str(path)) + "/*"
+        raise FieldError("trace", str(path), f'it holds runs: name some of them, or all with "{every}"')
     raise FieldError("trace", str(path), f"give a run folder that has a {TRACE}")
 
 
@@ -163,7 +175,9 @@ def _table(path: Path, content: bytes) -> Source:
         for number, row in enumerate(filter(None, rows), 1):  # an empty line is no row
             for name, place in places.items():
                 columns[name].append(_number(path, name, number, row[place] if place < len(row) else ""))
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise FieldError("trace", str(path), f"it is no text: give a {TRACE} or a CSV file") from None
+    except csv.Error as error:
         raise FieldError("trace", str(path), f"give a {TRACE} or a CSV file ({error})") from None
     sessions = columns.get(_SESSIONS)
     return Source(Series.checked(columns[_TIME], columns[_OCCUPANCY], sessions, name=str(path)), is_over=True)
