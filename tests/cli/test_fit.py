@@ -110,7 +110,8 @@ def test_several_are_a_list_and_a_table_with_a_row_each(fit: Fit, tmp_path: Path
     assert code == 0
     assert [told["shape"] for told in json.loads(out)] == ["ramp", "plateau"]
     _, out, _ = fit(tmp_path / "ramp.csv", tmp_path / "window.csv")
-    assert "1 of 2 pools" in out
+    assert "1 of 2 pools is full or will be" in " ".join(out.split())
+    assert "In these tables" in out
     assert "Forecasts beside what happened" not in out
 
 
@@ -121,6 +122,30 @@ def test_scores_of_several_are_shown_in_the_table_too(fit: Fit, tmp_path: Path) 
     assert code == 0
     table = out[out.index("Forecasts beside what happened") :]
     assert table.count("177.8") == 2  # 12 s + 0.995 / 0.006
+
+
+def test_half_way_of_a_demo_is_told_for_both_of_its_arms(fit: Fit, tmp_path: Path) -> None:
+    """A load tells whether its calls have a bound: few beats are enough."""
+    (tmp_path / "demo").mkdir()
+    with (tmp_path / "demo" / "trace.jsonl").open("wb") as file:
+        write_line(file, Header(kind="trace", monotonic_zero=0.0, wall_zero=0.0))
+        for arm, most in (("unbounded", 86), ("window", 54)):
+            held = np.minimum([12, 15, 15, 23, 30, 32, 34, 42, 48, 66, 69, 70, 73, 83, 84, 86, 86, 86], most)
+            for n, blocks in enumerate(held.tolist()):
+                tick = TickRecord(
+                    tick=n, due=3.0 * n, start=3.0 * n, done=3.0 * n + 1.5, kv_total=86, arm=arm
+                )
+                tick.sessions, tick.kv_leased, tick.bounded = 3, blocks, arm == "window"
+                write_line(file, tick)
+    code, out, _ = fit(tmp_path / "*demo*", "--at", 0.5, "--json")
+    assert code == 0
+    unbounded, window = json.loads(out)
+    assert (unbounded["shape"], unbounded["points"], unbounded["bounded"]) == ("ramp", 8, False)
+    assert unbounded["score"]["full_s"] == pytest.approx(45.86, abs=0.01)  # between 84 and 86 blocks
+    assert unbounded["score"]["inside"]
+    assert (window["shape"], window["t_sat"], window["score"]["full_s"]) == ("plateau", None, None)
+    code, out, _ = fit(tmp_path / "*demo*", "--at", 0.5)
+    assert "not seen" in out
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no names for open pipes here")
@@ -183,7 +208,7 @@ def test_windows_that_fill_are_no_pool_that_fills(fit: Fit, tmp_path: Path) -> N
     assert code == 0
     assert (told["shape"], told["bounded"], told["t_sat"]) == ("plateau", True, None)
     assert told["plateau"]["level"]["estimate"] == 0.4
-    assert told["plateau"]["ceiling"] == 9  # 990 blocks by 100 a call
+    assert told["plateau"]["ceiling"] == 10  # 1,000 blocks by 100 a call
     assert told["verdict"].startswith("The pool levels off at 40.0 % (20.0 to 40.0) and does not fill")
 
 
@@ -259,7 +284,7 @@ def test_bad_input_is_one_line_without_a_number_that_looks_like_an_answer(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "give traces, or a live server"),
+        ((), "metronome: trace: give traces, or a live server"),
         ((PUBLISHED, "--metrics-url", "http://127.0.0.1:1"), "not both"),
         ((PUBLISHED, "--watch"), "--metrics-url"),
         (("--metrics-url", "http://127.0.0.1:1", "--watch", "--at", "0.5"), "leave it out with --watch"),
@@ -381,6 +406,28 @@ def test_a_pool_that_stays_as_it_is_is_told_so_and_is_exit_code_0(
     assert code == 0
     told = " ".join(out.splitlines()[-1].split()) if watch else " ".join(out.split())
     assert "The pool stays at 40.0 % (40.0 to 40.0) and will not run out while calls go on" in told
+
+
+def test_a_watched_server_tells_what_was_promised_from_the_first_forecast_on(
+    fit: Fit, until: Callable[[float], None]
+) -> None:
+    """Two calls that wait, then fill their windows, then wait again."""
+    until(100.0)
+    pages = [
+        f"metronome_kv_occupancy_ratio {held / 336}\nmetronome_sessions 2\nmetronome_kv_pool_blocks 336\n"
+        "metronome_kv_reserved_blocks 82\n"
+        for held in [14] * 20 + list(range(14, 70, 2)) + [70] * 60
+    ]
+    with serving(pages) as url:
+        code, out, _ = fit("--metrics-url", url, "--watch", "--json")
+    told = [line for line in map(json.loads, out.splitlines()) if "why" not in line]
+    assert code == 0
+    assert len(told) > 40
+    assert {line["plateau"]["level"]["estimate"] for line in told} == {82 / 336}
+    assert {line["limit"]["memory_sessions"] for line in told} == {8}
+    assert told[0]["verdict"] == (
+        "The pool levels off at 24.4 % (4.2 to 24.4) and does not fill; it holds 8 sessions."
+    )
 
 
 @pytest.mark.usefixtures("until")

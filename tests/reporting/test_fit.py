@@ -125,7 +125,10 @@ def test_a_plateau_is_told_with_both_ceilings() -> None:
 
 def test_several_are_numbered_under_what_tells_them_apart() -> None:
     found = listed(ramp(score=None), plateau())
-    assert list(found) == ["Fitted", "Collapse model"]
+    assert list(found) == ["Fitted", "Collapse model", "In these tables"]
+    assert list(found["In these tables"]) == ["full", "deadline"]
+    assert "a call found none" in found["In these tables"]["full"]
+    assert "In these tables" not in listed(*[plateau(limit=LIMIT)] * 2)
     assert found["Fitted"] == {"1": "deep/ramp.csv", "2": "window.csv"}
     assert found["Collapse model"]["2"] == "- | - | - | 25.0 % (24.0 to 27.0) | deadline"
     assert listed(ramp(), ramp())["Fitted"] == {"1": "ramp.csv", "2": "ramp.csv"}
@@ -134,6 +137,26 @@ def test_several_are_numbered_under_what_tells_them_apart() -> None:
 def test_the_scores_of_several_stand_beside_what_happened() -> None:
     found = listed(ramp(), plateau(), ramp())["Forecasts beside what happened"]
     assert found == {"1": "147.0 | -2.0 (-1.4 %) | - | yes", "3": "147.0 | -2.0 (-1.4 %) | - | yes"}
+
+
+UNSEEN = dict.fromkeys(ramp()["score"])
+
+
+def test_a_trace_that_ends_before_its_pool_is_full_scores_nothing_and_says_so() -> None:
+    facts = shown(ramp(score=UNSEEN))
+    assert facts["full in fact (s)"].startswith("not in this trace")
+    assert "forecast off by (s)" not in facts
+    assert listed(ramp(score=UNSEEN), ramp())["Forecasts beside what happened"]["1"] == "not seen | - | - | -"
+
+
+def test_a_plateau_to_come_has_no_level_and_says_who_tells() -> None:
+    facts = shown(plateau(plateau=None, bounded=True, limit=LIMIT))
+    assert facts["levels off at"].startswith("not told: the server's own run folder")
+    found = listed(*[plateau(plateau=None, bounded=True, limit=LIMIT)] * 2)
+    assert found["Collapse model"]["2"] == "- | - | - | not told | memory"
+    assert list(found["In these tables"]) == ["not told"]
+    assert facts["calls have a bound"] == "yes"
+    assert "full means" not in facts
 
 
 @pytest.mark.parametrize("fits", [(ramp(),), (ramp(), plateau())])

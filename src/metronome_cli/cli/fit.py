@@ -233,8 +233,9 @@ def _verdict(answers: Sequence[Answer]) -> str:
     first = min(filling, key=lambda found: found.left_s or 0.0).told
     unsure = sum(bool(found.left_s) and found.told["bounded"] is None for found in filling)
     so = "" if not unsure else ", if calls have no bound" if unsure == len(filling) else _so_far(unsure)
+    are = "is" if len(filling) == 1 else "are"
     return (
-        f"{len(filling)} of {len(answers)} pools are full or will be{so}. "
+        f"{len(filling)} of {len(answers)} pools {are} full or will be{so}. "
         f"{first['source']}: {first['verdict']}"
     )
 

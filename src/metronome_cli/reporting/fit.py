@@ -26,6 +26,8 @@ _DEADLINE = (
     "the median beat takes all of the period; `metronome fit capacity` holds p95 to less, and tells fewer"
 )
 
+_NEVER_FULL = "not in this trace: nothing to hold the forecast against"
+_NOT_TOLD, _UNTOLD = "not told", "the server's own run folder tells, and its metrics page while calls are on"
 _BOUND = {True: "yes", False: "no", None: "not told here: windows that still fill rise like this"}
 
 
@@ -44,9 +46,11 @@ def fit_tables(results: Results) -> list[Table]:
         Table("Collapse model", columns, rows),
     ]
     if scored := [(n, fit["score"]) for n, fit in zip(numbers, fits, strict=True) if fit["score"]]:
-        what = tuple(name for name, _ in _score(scored[0][1]))
-        cells = tuple((number, *(cell for _, cell in _score(score))) for number, score in scored)
+        what = ("full in fact (s)", *(name for name, _ in _off_by(scored[0][1])))
+        cells = tuple((n, _full_s(score), *(cell for _, cell in _off_by(score))) for n, score in scored)
         shown.append(Table("Forecasts beside what happened", ("", *what), cells))
+    if meanings := [meaning for fit in fits for meaning in _meanings(fit)]:
+        shown.append(Table("In these tables", ("word", "means"), tuple(dict.fromkeys(meanings))))
     return shown
 
 
@@ -87,13 +91,16 @@ def _facts(fit: Results) -> list[tuple[str, str]]:
     ]
     if plateau := fit["plateau"]:
         facts += [
-            (f"plateau, {level} interval", _interval(plateau["level"], 100, " %")),
+            (f"plateau, {level} interval", _level_of(fit)),
             ("share of a session, s(W)", share(plateau["per_session"], 3)),
             ("sessions that memory holds", _count(plateau["ceiling"])),
         ]
-    if fit["shape"] == "ramp":
-        facts.append(("full means", _FULL))
-    if fit["shape"] == "ramp" and fit["left_s"] != 0.0:
+    elif fit["shape"] == "plateau":
+        facts.append(("levels off at", f"{_NOT_TOLD}: {_UNTOLD}"))
+    means = dict(_meanings(fit))
+    if "full" in means:
+        facts.append(("full means", means["full"]))
+    if (fit["shape"] == "ramp" and fit["left_s"] != 0.0) or not (plateau or fit["t_sat"]):
         facts.append(("calls have a bound", _BOUND[fit.get("bounded")]))
     if fit["collapse_probability"] is not None:
         name = f"calls of {fit['session_length_s']:g} s collapse, probability"
@@ -101,17 +108,40 @@ def _facts(fit: Results) -> list[tuple[str, str]]:
     facts += [("binds first", _binds(fit)), ("why", fit["limit"]["why"])]
     if fit["limit"]["deadline_sessions"] is not None:
         facts.append(("sessions within the deadline", _count(fit["limit"]["deadline_sessions"])))
-        facts.append(("within the deadline means", _DEADLINE))
+        facts.append(("within the deadline means", means["deadline"]))
     if fit["score"]:
         facts += _score(fit["score"])
     return [*facts, ("samples used", f"{fit['points']}, up to {seconds(fit['last_s'], 1)} s")]
 
 
+def _meanings(fit: Results) -> list[tuple[str, str]]:
+    """Words of the tables, as they are meant there."""
+    found = [("full", _FULL)] if fit["shape"] == "ramp" else []
+    found += [("not told", _UNTOLD)] if _level_of(fit) == _NOT_TOLD else []
+    return [*found, ("deadline", _DEADLINE)] if fit["limit"]["deadline_sessions"] is not None else found
+
+
+def _level_of(fit: Results) -> str:
+    """Where the pool levels off."""
+    if fit["plateau"]:
+        return _interval(fit["plateau"]["level"], 100, " %")
+    return _NOT_TOLD if fit["shape"] == "plateau" else NOTHING
+
+
 def _score(score: Results) -> list[tuple[str, str]]:
     """The forecast beside what happened."""
+    if score["full_s"] is None:
+        return [("full in fact (s)", _NEVER_FULL)]
+    return [("full in fact (s)", _full_s(score)), *_off_by(score)]
+
+
+def _full_s(score: Results) -> str:
+    return "not seen" if score["full_s"] is None else seconds(score["full_s"], 1)
+
+
+def _off_by(score: Results) -> list[tuple[str, str]]:
     held = {True: "yes", False: "no", None: NOTHING}[score["inside"]]
     return [
-        ("full in fact (s)", seconds(score["full_s"], 1)),
         ("forecast off by (s)", _off(score["error_s"], score["error_share"])),
         ("straight line off by (s)", _off(score["baseline_error_s"], score["baseline_error_share"])),
         ("in the interval", held),
@@ -123,12 +153,11 @@ def _off(error_s: float | None, of_length: float | None) -> str:
 
 
 def _row(fit: Results) -> tuple[str, ...]:
-    plateau = fit["plateau"]
     return (
         _interval(fit["t_sat"]),
         seconds(fit["left_s"], 1),
         _baseline(fit),
-        _interval(plateau["level"], 100, " %") if plateau else NOTHING,
+        _level_of(fit),
         _binds(fit),
     )
 
