@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-FEWEST_FOR_P99 = 100  # values: of fewer, p99 lies beyond all but the largest, and says no more than that one
-
 _RESAMPLES = 4000
 
 

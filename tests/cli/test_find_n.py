@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +16,19 @@ from metronome_cli.cli.load import hold
 from metronome_cli.errors import MetronomeError, NotMeasured, ProfileError, TargetUnreachable
 from metronome_cli.load.plan import Plan
 from metronome_cli.report import Report, read_report
+from metronome_cli.tail import FEWEST_FOR_P99
 from tests.load.fakes import OpenAIServer, served
 
 POINT_S = 1.0
+AT_LEAST_2 = re.compile(r"N = at least 2, their windows \d+ % full at the end \(not searched to the end\)")
 
 
 @pytest.fixture(autouse=True)
 def _soon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little rest between points; and only the test of the folders draws what is in them."""
+    """Little rest between points, few frames in them; only the test of the folders draws what is there."""
     monkeypatch.setattr(find_n, "_SETTLE_S", 0.3)
+    monkeypatch.setattr(find_n, "busy", list)  # this machine may be
+    monkeypatch.setattr("metronome_cli.load.search.FEWEST_FOR_P99", 1)
     if request.function is not test_the_largest_n_is_found_and_every_point_is_a_run_folder:
         request.getfixturevalue("undrawn")
 
@@ -48,7 +53,16 @@ def test_the_largest_n_is_found_and_every_point_is_a_run_folder(
     report, folder = search(plan(server), speech, tmp_path / "runs")
     assert [(row["n"], row["held"]) for row in report.results["points"]] == [(2, True), (3, True), (4, False)]
     assert (report.results["n"], report.held) == (3, True)
-    assert report.results["verdict"] == "N = 3; 4 calls: a call was refused (max_sessions)"
+    said = re.fullmatch(
+        r"N = 3, their windows (\d+) % full at the end; 4 calls: a call was refused \(max_sessions\)",
+        report.results["verdict"],
+    )
+    assert said
+    assert 0 < int(said[1]) < 50
+    assert report.notes == [
+        f"calls get slower until their windows are full, and these were at {said[1]} %: a longer --duration "
+        "tells of calls that stay"
+    ]
     assert {path.name for path in folder.iterdir()} == {
         *("plan.json", "report.json", "summary.md", "find-n.png", "n-0002", "n-0003", "n-0004")
     }
@@ -74,7 +88,7 @@ def test_a_search_that_was_ended_goes_on_where_it_was(
     [folder] = runs.iterdir()
     so_far = read_report(folder)
     assert so_far.notes == [f"interrupted; go on with --resume {folder}"]
-    assert so_far.results["verdict"] == "N = at least 2 (not searched to the end)"
+    assert AT_LEAST_2.fullmatch(so_far.results["verdict"])
     before = (folder / "n-0002" / "report.json").read_bytes()
     (folder / "n-0004").mkdir()  # what a kill without warning leaves of a point
     (folder / "n-0004" / "trace.jsonl").write_bytes(b"half a li")
@@ -97,7 +111,7 @@ def test_a_search_that_is_interrupted_within_a_point_is_not_held_though_it_found
     report, end = find_n.search(plan(server), str(speech), 64, None, tmp_path / "runs")
     assert isinstance(end, KeyboardInterrupt)  # exit code 130
     assert (report.results["n"], report.held) == (2, False)
-    assert report.results["verdict"] == "N = at least 2 (not searched to the end)"
+    assert AT_LEAST_2.fullmatch(report.results["verdict"])
 
 
 def test_a_folder_that_is_removed_during_a_search_costs_no_point_that_was_found(
@@ -131,10 +145,26 @@ def test_a_search_stops_at_the_most_says_at_least_and_keeps_no_key(
 ) -> None:
     secret = replace(plan(server), api_key="sk-secret")
     report, folder = search(secret, speech, tmp_path / "runs", most=2)
-    assert report.results["verdict"] == "N = at least 2"
+    assert report.results["verdict"].startswith("N = at least 2, their windows ")
     assert json.loads((folder / "plan.json").read_text())["most"] == 2
     for file in folder.rglob("*.*"):
         assert b"sk-secret" not in file.read_bytes()
+
+
+def test_a_point_that_held_in_too_few_frames_is_not_measured_and_says_how_long_it_takes(
+    server: str, speech: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metronome_cli.load.search.FEWEST_FOR_P99", FEWEST_FOR_P99)
+    report, end = find_n.search(plan(server), str(speech), 2, None, tmp_path / "runs")
+    assert isinstance(end, NotMeasured)  # exit code 3
+    told = (
+        r"N = 2 cannot be judged: it held in only \d frames with an answer, .* use --duration (\d+)0s or more"
+    )
+    found = re.fullmatch(told, str(end))
+    assert found
+    assert 1 <= int(found[1]) <= 20
+    assert (report.held, report.results["n"], report.notes) == (False, 0, [str(end)])
+    assert report.results["verdict"] == "no number of calls was judged (not searched to the end)"
 
 
 def test_a_server_that_cannot_be_judged_ends_the_search_with_a_report_that_says_why(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from metronome_cli.cli.load import parse_seconds
+from metronome_cli.cli.load import busy, parse_seconds
 from metronome_cli.cli.load_options import plan_of
 from metronome_cli.cli.main import main
 from metronome_cli.clock import SystemClock
@@ -304,3 +304,21 @@ def test_lengths_of_time_are_read_in_any_unit(text: str, seconds: float) -> None
 def test_a_length_of_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="no length of time"):
         parse_seconds(text)
+
+
+def test_a_machine_that_has_too_much_to_do_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
+    assert busy() == ["the machine was busy (load 6.0 on 2 cores): close other programs and run it again"]
+    monkeypatch.setattr("os.getloadavg", lambda: (3.9, 0.0, 0.0))
+    assert busy() == []
+
+
+def test_a_run_ends_with_what_it_came_to(
+    here: Callable[..., Done], undrawn: None, server: str, speech: Path, tmp_path: Path
+) -> None:
+    words = ("load", server, "--sessions", "1", "--duration", "1s", "--speech", speech, "--out", tmp_path)
+    done = here(*words, "--budget", "0.000001s")
+    assert done.returncode == 3
+    [said] = [line for line in done.stdout.splitlines() if line.startswith("Missed: ")]
+    assert said.startswith("Missed: freshness to the last token ")

@@ -13,7 +13,7 @@ from metronome_cli.cli.report import grid, unsaved
 from metronome_cli.profile import parse_profile
 from metronome_cli.reporting.compare import comparison
 from metronome_cli.reporting.serve import serve_tables
-from metronome_cli.reporting.tables import Table, load_tables
+from metronome_cli.reporting.tables import Table, arms_table, load_tables, search_tables
 from metronome_cli.server.messages import Beat
 from metronome_cli.server.metrics import Metrics
 from metronome_cli.trace import TickRecord
@@ -64,6 +64,26 @@ def test_every_row_of_a_load_or_serve_table_is_one_line_of_80_columns(tables: ob
         text = drawn(table)
         for row in (table.columns, *table.rows):
             assert any(all(cell in line for cell in row) for line in text.splitlines()), (row, text)
+
+
+def test_figures_and_addresses_are_whole_in_80_columns_and_heads_are_broken() -> None:
+    few = {"p50": 1.37, "p90": 1.5, "p99": None, "max": 1.58, "n": 29}
+    demo = {name: some_results(None) for name in ("unbounded", "window")}
+    for arm in demo.values():
+        for bucket in arm["buckets"]:
+            bucket["freshness"] = {"first_s": few, "last_s": few}
+            bucket |= {"stalled": 10, "occupancy": 1.0}
+    arms = arms_table(demo)
+    runs = comparison({"20260101T120000Z-load-127.0.0.1-8765": demo["window"], "b": demo["window"]})
+    why = "freshness to the last token 2.721 of 2 s (max of 14)"
+    point = {"n": 1024, "held": False, "why": why, "cadence": 1.0, "cpu_share": 1.0}
+    points = [point | {"first_s": few, "last_s": few, "after_speech_s": None}]
+    for table in (arms, *runs, *search_tables({"points": points, "budget_s": 2.0})):
+        text = drawn(table)
+        for row in table.rows:
+            assert any(all(cell in line for cell in row) for line in text.splitlines()), (row, text)
+    assert arms.columns[1] == "unbounded p50 / max (s)"
+    assert arms.rows[0][1] == "1.37 / 1.58"
 
 
 def test_names_of_runs_side_by_side_are_whole_in_80_columns() -> None:

@@ -11,7 +11,7 @@ from websockets.http11 import Request, Response
 
 from metronome_cli import wire
 from metronome_cli.clock import SystemClock
-from metronome_cli.load import arrivals, results, runner
+from metronome_cli.load import arrivals, limits, results, runner
 from metronome_cli.load.call import Call, Fate
 from metronome_cli.load.frames import CallFrames
 from metronome_cli.load.lengths import Length
@@ -167,7 +167,7 @@ def test_a_server_that_is_over_is_not_called_again_and_the_report_says_so(
     assert found["elapsed_s"] < 10
     assert found["over"] == {"at_s": pytest.approx(found["elapsed_s"], abs=0.5), "why": why}
     assert f"nobody dialled any more after {found['over']['at_s']:.1f} s: {why}" in results.notes(found)
-    assert not results.held(found)
+    assert not limits.held(found)
 
 
 def test_callers_who_have_not_come_yet_do_not_come_any_more(

@@ -19,7 +19,7 @@ from metronome_cli import wire
 from metronome_cli.cli.local_server import serving
 from metronome_cli.clock import SystemClock
 from metronome_cli.errors import InputError, ProfileError, TargetUnreachable
-from metronome_cli.load import caller, results
+from metronome_cli.load import caller, limits, results
 from metronome_cli.load.moshi import Moshi
 from metronome_cli.load.openai import Metronome, OpenAI
 from metronome_cli.load.protocols import (
@@ -92,7 +92,7 @@ def test_an_openai_server_is_measured_by_the_time_after_speech(clips: list[Clip]
     assert found["freshness"] is None
     assert found["silence_at_s"] is None
     assert 0.2 <= found["after_speech_s"]["p50"] < 0.35  # its server_vad waits for 200 ms of silence
-    assert results.held(found)
+    assert limits.held(found)
     settings = fake.asked[0].session
     assert settings.type == "realtime"
     assert settings.audio is not None
@@ -107,7 +107,7 @@ def test_without_a_budget_an_openai_server_is_not_measurable(clips: list[Clip]) 
     with served(OpenAIServer()) as url:
         found = results.summarise(run(Plan(url, 1, 1.5, talk_s=0.4, silence_s=0.4), clips))
     assert [limit["held"] for limit in found["limits"]] == [True, True, None, None, None]
-    assert not results.held(found)
+    assert not limits.held(found)
     assert "time after speech" in results.notes(found)[0]
 
 
@@ -156,6 +156,25 @@ def test_an_openai_reply_is_cancelled_once_and_only_while_it_lasts(clips: list[C
 )
 def test_an_openai_event_means_what_it_means(message: str, events: list[object]) -> None:
     assert list(OpenAI().hear(message)) == events
+
+
+@pytest.mark.parametrize(
+    ("told", "window"),
+    [
+        ({"policy": "window", "window": 256, "sinks": 4}, 260),
+        ({"policy": "window", "window": 256, "sinks": "header"}, 256),
+        ({"policy": "window", "window": "20 s"}, None),  # seconds: nobody says how many tokens
+        ({"policy": "unbounded", "window": 256}, None),
+        ({}, None),
+    ],
+)
+def test_a_window_is_known_where_it_is_told_in_tokens(told: dict[str, Any], window: int | None) -> None:
+    info = wire.SessionInfo(
+        id="s", model="m", audio=wire.AudioSettings(), metronome=wire.MetronomeInfo(**told)
+    )
+    [begun] = Metronome().hear(wire.encode(wire.SessionCreated(event_id="e", session=info)))
+    assert isinstance(begun, Begun)
+    assert begun.window == window
 
 
 @pytest.mark.parametrize("speaker", [OpenAI, lambda: Vllm("m"), Metronome])
@@ -226,7 +245,7 @@ def test_vllms_errors_are_sentences_and_are_counted(clips: list[Clip]) -> None:
     with served(VllmServer()) as url:
         found = results.summarise(run(Plan(url, 1, 0.4, spread_s=0.0, model="other"), clips))
     assert found["calls"]["errors"] == {"The model `other` does not exist.": 1}
-    assert not results.held(found)
+    assert not limits.held(found)
 
 
 def test_a_server_that_asks_for_a_model_is_not_called_without_one(clips: list[Clip]) -> None:

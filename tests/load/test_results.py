@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from metronome_cli.load import results
+from metronome_cli.load import limits, results
 from metronome_cli.load.call import Call, Cancel
 from metronome_cli.load.caller import BROKEN
 from metronome_cli.load.protocols import Fault
@@ -34,22 +34,22 @@ def test_a_frame_that_may_still_come_in_time_when_the_call_ends_is_not_missed(to
 
 def test_a_healthy_run_is_held(told: Any) -> None:
     found = results.summarise(a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0))
-    assert results.held(found)
+    assert limits.held(found)
     assert results.notes(found) == []
 
 
 @pytest.mark.parametrize(
     ("frame", "missed"),
     [
-        ({"fresh": 2.5}, "freshness to the last token, p99 (s)"),
-        ({"fresh": 1.95}, "freshness to the last token, p99 (s)"),  # the last token is 0.1 s later
+        ({"fresh": 2.5}, limits.FRESHNESS),
+        ({"fresh": 1.95}, limits.FRESHNESS),  # the last token is 0.1 s later
         ({"fresh": None, "stalled": True}, "moment of silence (s)"),
         ({"fresh": None, "stalled": True}, "cadence (frames delivered / due)"),
     ],
 )
 def test_a_missed_limit_is_named(told: Any, frame: dict[str, Any], missed: str) -> None:
     found = results.summarise(a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0, **frame))
-    assert not results.held(found)
+    assert not limits.held(found)
     assert missed in [limit["name"] for limit in found["limits"] if not limit["held"]]
 
 
@@ -59,11 +59,12 @@ def test_one_late_frame_of_too_few_for_a_p99_misses_the_limit_and_of_many_does_n
         run.frames[5].last = run.frames[5].due + 2.5
         row = results.summarise(run)["limits"][2]
         assert (row["name"], row["n"], row["held"]) == (
-            "freshness to the last token, p99 (s)",
+            limits.FRESHNESS,
             frames - 1,
             holds,
         )
         assert row["measured"] == pytest.approx(2.5 if frames == 30 else 0.6)
+        assert row["end"] == ("max" if frames == 30 else "p99")
 
 
 def test_what_dialling_again_came_to_stands_beside_the_calls_that_were_refused_for_good(told: Any) -> None:
@@ -98,7 +99,7 @@ def test_a_server_without_tick_events_is_not_measurable_rather_than_fine(told: A
     found = results.summarise(a_run(told, [], end=60.0))
     assert found["freshness"] is None
     assert [limit["held"] for limit in found["limits"][2:]] == [None, None, None]
-    assert not results.held(found)
+    assert not limits.held(found)
     assert "not measurable" in results.notes(found)[0]
 
 
@@ -138,13 +139,14 @@ def test_with_a_budget_a_server_without_ticks_is_judged_by_the_time_after_speech
     call.frames.token(call.stream.speech_ends()[0] + 0.3, "x")
     found = results.summarise(run)
     assert found["limits"][-1] == {
-        "name": results.JUDGED_BY_SPEECH,
+        "name": limits.JUDGED_BY_SPEECH,
         "limit": 0.4,
         "measured": pytest.approx(0.3),
         "held": True,
+        "end": "max",
         "n": 1,
     }
-    assert results.held(found)
+    assert limits.held(found)
     assert "not measurable" in results.notes(found)[0]
 
 
@@ -274,3 +276,17 @@ def test_a_server_that_answers_no_speech_is_told_how_it_can_be_measured(told: An
     (note,) = results.notes(results.summarise(run))
     assert "freshness is not measurable: no frame brought a token" in note
     assert 'null answer none, and are measured with model.mode = "free"' in note
+
+
+def test_how_full_the_windows_were_is_the_middle_calls_share_where_one_is_told(told: Any) -> None:
+    run = a_run(told, [2.0, 4.0, 6.0], end=8.0, tokens_in=20, tokens_out=5)
+    assert results.summarise(run)["window_filled"] is None
+    run.calls[0].window = 300
+    assert results.summarise(run)["window_filled"] == pytest.approx(0.25)
+    run.calls[0].window = 50
+    assert results.summarise(run)["window_filled"] == 1.0
+
+
+def test_a_report_has_no_p99_of_too_few_values(told: Any) -> None:
+    found = results.summarise(a_run(told, list(np.arange(2.0, 60.0, 2.0)), end=60.0))
+    assert (found["freshness"]["last_s"]["p99"], found["freshness"]["last_s"]["n"]) == (None, 29)

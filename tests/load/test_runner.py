@@ -21,7 +21,7 @@ from metronome_cli import wire
 from metronome_cli.cli.local_server import serving
 from metronome_cli.clock import SystemClock
 from metronome_cli.errors import TargetUnreachable
-from metronome_cli.load import arrivals, caller, results
+from metronome_cli.load import arrivals, caller, limits, results
 from metronome_cli.load.lengths import Length
 from metronome_cli.load.runner import Glance, Plan, Run, run_load
 from metronome_cli.load.saturation import doomed
@@ -90,7 +90,7 @@ def test_calls_beyond_the_cap_are_counted_as_refused_with_the_servers_reason(
     found = results.summarise(run(Plan(server, 5, 1.0, spread_s=0.25), clips))
     assert found["calls"]["refused"] == {"max_sessions": 2}
     assert found["calls"]["opened"] == 3
-    assert not results.held(found)
+    assert not limits.held(found)
 
 
 def test_an_unbounded_pool_falls_silent_and_the_moment_is_reported(profile: str, clips: list[Clip]) -> None:
@@ -106,7 +106,7 @@ def test_an_unbounded_pool_falls_silent_and_the_moment_is_reported(profile: str,
     assert all(frame.stalled and frame.first is None for frame in after)
     assert done.ticks[-1].kv_leased == done.ticks[-1].kv_total == 6
     assert {tick.arm for tick in done.ticks} == {frame.arm for frame in done.frames} == {"unbounded"}
-    assert not results.held(found)
+    assert not limits.held(found)
 
 
 def test_a_server_that_dies_in_the_middle_costs_no_record(
@@ -389,4 +389,4 @@ def test_a_server_that_never_greets_is_no_server_that_serves(
     with served(mute) as url:
         found = results.summarise(run(Plan(url, 1, 2.0, spread_s=0.0), clips))
     assert found["calls"]["refused"] == {"no_greeting": 1}
-    assert not results.held(found)
+    assert not limits.held(found)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metronome_cli.load.saturation import doomed
-from metronome_cli.load.search import largest, next_n
+from metronome_cli.load.search import largest, next_n, too_few
 
 from .runs import a_call, a_run
 
@@ -78,3 +78,12 @@ def test_silence_is_final_and_a_slow_start_is_not(told: Any) -> None:
     assert doomed(run, 20.0) == "every call is silent"
     run.frames, run.period_s = [], None
     assert doomed(run, 20.0) is None
+
+
+@pytest.mark.parametrize(("n", "takes"), [(8, "--duration 420s"), (99, "--duration 40s"), (100, "")])
+def test_a_run_that_judged_too_few_to_hold_says_how_long_it_takes(n: int, takes: str) -> None:
+    rows = [{"name": "calls lost", "measured": 0}, {"name": "freshness", "measured": 1.0, "n": n}]
+    said = too_few({"limits": rows, "frames": {"closed": 200}, "elapsed_s": 30.0})
+    assert bool(said) == bool(takes)
+    assert takes in said
+    assert not said or f"only {n} frames" in said

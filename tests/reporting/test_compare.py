@@ -16,20 +16,26 @@ def test_runs_are_columns_and_figures_are_rows(run_of: Any) -> None:
     other = one.model_copy(deep=True)
     other.results["calls"]["opened"] = 7
     other.results["freshness"] = None
-    [table] = comparison(compared({"before": one, "after": other}))
+    who, table = comparison(compared({"before": one, "after": other}))
+    assert who.columns == ("", "server")
+    assert who.rows == (("before", "http://127.0.0.1:8765"), ("after", "http://127.0.0.1:8765"))
     rows = {row[0]: row[1:] for row in table.rows}
     assert table.columns == ("what", "before", "after")
     assert rows["calls opened"] == ("2", "7")
     assert rows["calls refused"] == ("3", "3")
-    assert rows["freshness, first token p50 / p90 / p99 (s)"] == ("0.400 / 0.500 / 0.625", "-")
-    assert rows["every limit held"][0] == "no: calls refused; freshness"
+    assert [rows[f"first token, {cut} (s)"] for cut in ("p50", "p99")] == [("0.400", "-"), ("0.625", "-")]
+    assert rows["every limit held"] == ("no", "no")
+    assert rows["held: calls refused"] == ("no", "no")
+    assert rows["held: freshness"] == ("not measurable", "not measurable")
+    assert "after speech, p50 (s)" not in rows  # neither has it
     assert {len(row) for row in table.rows} == {3}
 
 
 def test_long_names_are_numbers_that_a_table_explains(run_of: Any) -> None:
     names = [f"20260101T12000{n}Z-load-127.0.0.1-8765" for n in range(3)]
     told, table = comparison(compared(dict.fromkeys(names, run_of("load")[1])))
-    assert told.rows == (("1", names[0]), ("2", names[1]), ("3", names[2]))
+    url = "http://127.0.0.1:8765"
+    assert told.rows == (("1", names[0], url), ("2", names[1], url), ("3", names[2], url))
     assert table.columns == ("what", "1", "2", "3")
 
 
@@ -38,7 +44,7 @@ def test_what_a_model_that_speaks_gave_back_is_compared_too(run_of: Any) -> None
     one.results["sound"], one.results["replies_wer"] = {"share": 0.5}, {"wer": 0.25, "words": 8}
     other = one.model_copy(deep=True)
     del other.results["sound"], other.results["replies_wer"]
-    (table,) = comparison(compared({"a": one, "b": other}))
+    _, table = comparison(compared({"a": one, "b": other}))
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["speech given back"] == ("50.0 %", "-")
     assert rows["replies misheard"] == ("25.0 %", "-")
@@ -47,12 +53,12 @@ def test_what_a_model_that_speaks_gave_back_is_compared_too(run_of: Any) -> None
 def test_a_demo_stands_there_with_both_of_its_arms(run_of: Any) -> None:
     report = run_of("demo")[1]
     names, table = comparison(compared({"demo": report, "again": report}))
-    assert names.rows == (
+    assert [row[:2] for row in names.rows] == [
         ("1", "demo unbounded"),
         ("2", "demo window"),
         ("3", "again unbounded"),
         ("4", "again window"),
-    )
+    ]
     assert table.columns == ("what", "1", "2", "3", "4")
     assert {row[0]: row[1:3] for row in table.rows}["moment of silence (s)"] == ("10.0", "-")
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from metronome_cli.errors import FieldError
+from metronome_cli.reporting.plots import draw_points
 from metronome_cli.reporting.summary import redraw
 
 
@@ -39,6 +42,24 @@ def test_each_point_of_a_search_is_in_its_picture(run_of: Any) -> None:
     report.save(folder)
     redraw(folder)
     assert (folder / "find-n.png").read_bytes() != both
+
+
+def test_the_picture_of_a_search_draws_the_number_that_its_title_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: kept.append(figure))
+    few = {"p50": 1.2, "p99": None, "max": 2.721, "n": 14}
+    many = {"p50": 1.2, "p99": 1.75, "max": 9.0, "n": 200}
+    point = {"n": 3, "held": False, "first_s": few, "last_s": few, "after_speech_s": None}
+    other = point | {"n": 9, "first_s": many, "last_s": many}
+    for points in ([point], [point, other]):
+        draw_points(Path("unsaved.png"), "N = 2", points, 2.0)
+    one, both = (
+        {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in it.axes[0].lines} for it in kept
+    )
+    assert one["last token, max"] == [2.721]
+    assert both["last token, p99, or max of fewer than 100"] == [2.721, 1.75]
 
 
 def test_both_arms_and_both_moments_are_in_the_picture(run_of: Any) -> None:

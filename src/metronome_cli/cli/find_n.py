@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..errors import MetronomeError, NotMeasured, ProfileError
-from .load import be_patient, hold, keep, name_of, read_speech, recording_in
+from .load import be_patient, busy, hold, keep, name_of, read_speech, recording_in
 from .report import unsaved
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PLAN = "plan.json"
 INTERRUPTED = "interrupted"
+_FULL = 0.95  # of a window, from which on a call costs no more as it gets older
 _SETTLE_S = 1.0  # between two points: the server takes back what the last calls held
 
 
@@ -56,6 +57,7 @@ def search(
         more = "" if over else f"; go on with --resume {folder}"
         report.notes.append(f"{why}{more}")
     _conclude(report, asked, points, why)
+    report.notes += busy()
     report.held = report.held and end is None
     failure = keep(report, folder)
     return report, end or failure or lost
@@ -80,7 +82,7 @@ def _climb(
         if point.results["stopped_early"]:
             raise KeyboardInterrupt
         if unmeasured := _unmeasured(point):
-            raise NotMeasured(f"N = {n} cannot be judged: {'; '.join(point.notes) or unmeasured[0]}")
+            raise NotMeasured(f"N = {n} cannot be judged: {'; '.join(unmeasured)}")
         points[n] = point
     return lost
 
@@ -143,17 +145,22 @@ def _try(plan: Plan, clips: list[Clip], search: Path) -> tuple[Report, Metronome
 
 
 def _unmeasured(point: Report) -> list[str]:
-    """Limits that say nothing about a point; one that was lost early is judged by that alone."""
-    if point.results["doomed"]:
+    """Why nothing is known of a point; one that was lost, early or at its end, is judged by that alone."""
+    from ..load.search import too_few
+
+    found = point.results
+    if found["doomed"]:
         return []
-    return [row["name"] for row in point.results["limits"] if row["held"] is None]
+    if unknown := [row["name"] for row in found["limits"] if row["held"] is None]:
+        return point.notes or unknown
+    return [few] if point.held and (few := too_few(found)) else []
 
 
 def _in_words(point: Report) -> str:
     if point.results["stopped_early"]:
         return INTERRUPTED
-    if _unmeasured(point):
-        return "cannot be judged"
+    if unmeasured := _unmeasured(point):
+        return f"cannot be judged: {unmeasured[0]}"
     return "holds" if point.held else _missed(point)
 
 
@@ -165,6 +172,8 @@ def _conclude(report: Report, asked: dict[str, Any], points: dict[int, Report], 
     rows = [_row(number, point) for number, point in sorted(points.items())]
     next_up = next((row for row in rows if row["n"] > n), None)
     lost = f"; {next_up['n']} calls: {next_up['why']}" if next_up else ""
+    filled = next((row["window_filled"] for row in rows if row["n"] == n), None)
+    full = "" if filled is None else f", their windows {100 * filled:.0f} % full at the end"
     more = " (not searched to the end)" if why else lost
     at_least = "at least " if n == asked["most"] or why else ""
     none = "no number of calls holds" if rows else "no number of calls was judged"
@@ -174,9 +183,14 @@ def _conclude(report: Report, asked: dict[str, Any], points: dict[int, Report], 
         "budget_s": next((row["budget_s"] for row in rows if row["budget_s"]), None),
         "points": rows,
         "ended_early": why,
-        "verdict": f"N = {at_least}{n}{more}" if n else f"{none}{more}",
+        "verdict": f"N = {at_least}{n}{full}{more}" if n else f"{none}{more}",
     }
     report.held = n > 0
+    if filled is not None and filled < _FULL and not why:
+        report.notes.append(
+            f"calls get slower until their windows are full, and these were at {100 * filled:.0f} %: "
+            "a longer --duration tells of calls that stay"
+        )
 
 
 def _row(n: int, point: Report) -> dict[str, Any]:
@@ -193,17 +207,13 @@ def _row(n: int, point: Report) -> dict[str, Any]:
         "after_speech_s": found["after_speech_s"],
         "cadence": found["frames"]["cadence"],
         "skipped_beats": found["skipped_beats"],
+        "window_filled": found["window_filled"],
         "lag_s": client["lag_s"],
         "cpu_share": client["cpu_share"],
     }
 
 
 def _missed(point: Report) -> str:
-    if doomed := point.results["doomed"]:
-        return str(doomed)
-    missed = [row for row in point.results["limits"] if not row["held"]]
-    return "; ".join(f"{row['name']}: {_short(row['measured'])}" for row in missed)
+    from ..load.limits import missed
 
-
-def _short(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return point.results["doomed"] or "; ".join(missed(point.results))

@@ -22,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..server.metrics import Metrics, Spread
+from ..server.metrics import Metrics
 
 if TYPE_CHECKING:
     from ..server.link import EngineLink
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _EVERY_S = 0.25  # between two drawings, at least: they cost CPU that calls may need,
 _LATEST_S = 1.0  # and at most: an engine that is silent or gone tells of no beat
 _MINUTE_S = 60.0
+_SPARE_S = 1.0  # between two copies of the counts, at least
 _BAR = 20  # columns; with the longest name and text a row fits 80
 _TIGHT = 0.8  # share of the budget from which on a bar is a warning
 _STDERR = 2
@@ -45,7 +46,7 @@ class Board:
         self._metrics = metrics
         self._state = state  # why no call is let in, if it is not ok
         # (when, counts of first and of last tokens by then); the oldest is what the last minute began with.
-        self._past: deque[tuple[float, list[int], list[int]]] = deque()
+        self._past: deque[tuple[float, dict[int, int], dict[int, int]]] = deque()
 
     def __rich__(self) -> Table | Text:
         beat = self._metrics.latest
@@ -76,8 +77,11 @@ class Board:
 
     def _fresh(self) -> tuple[str, str, str]:
         _, firsts, lasts = self._past[0]
-        first, last = self._metrics.first_s.since(firsts), self._metrics.last_s.since(lasts)
-        return "freshness", "p50 / p99, a minute", f"first {_cuts(first)}, last {_cuts(last)}"
+        metrics = self._metrics
+        cuts = [metrics.first_s.since(firsts).percentiles(), metrics.last_s.since(lasts).percentiles()]
+        end = "p99" if cuts[0] and cuts[0]["p99"] is not None else "max"  # there is no p99 of a few
+        first, last = (f"{cut['p50']:.3f} / {cut[end]:.3f} s" if cut else "-" for cut in cuts)
+        return "freshness", f"p50 / {end}, a minute", f"first {first}, last {last}"
 
     def _calls(self) -> tuple[str, str, str]:
         metrics, state = self._metrics, self._state()
@@ -98,9 +102,9 @@ class Board:
 
     def _remember(self, now: float) -> None:
         past = self._past
-        if past and past[-1][0] == now:  # drawn again without a beat between
+        if past and now < past[-1][0] + _SPARE_S:
             return
-        past.append((now, list(self._metrics.first_s.counts), list(self._metrics.last_s.counts)))
+        past.append((now, self._metrics.first_s.fine.copy(), self._metrics.last_s.fine.copy()))
         while len(past) > 1 and past[1][0] <= now - _MINUTE_S:
             past.popleft()
 
@@ -187,8 +191,3 @@ def _is_terminal(file: TextIO) -> bool:
 def _bar(share: float) -> ProgressBar:
     style = "green" if share < _TIGHT else "yellow"
     return ProgressBar(1.0, min(1.0, share), width=_BAR, complete_style=style, finished_style="red")
-
-
-def _cuts(spread: Spread) -> str:
-    cuts = spread.percentiles()
-    return f"{cuts['p50']:.3f} / {cuts['p99']:.3f} s" if cuts else "-"

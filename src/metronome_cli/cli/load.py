@@ -6,6 +6,7 @@ Ignores: how a call is held and what makes a figure honest; load/ does.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ __all__ = [
     "Duration",
     "Out",
     "Speech",
+    "busy",
     "ended_like_interrupted",
     "load",
     "parse_seconds",
@@ -86,7 +88,7 @@ def load(
       metronome load --sessions 8 --call-length exp:30s --vanish-rate 0.1 --cancel-rate 0.2
       metronome load --offer 200 --arrival-rate 2 --arrivals poisson --call-length lognormal:60s:0.5
       metronome load --sessions 4 --replies audio --listen
-      metronome load --find-n --duration 30s --budget 1s
+      metronome load --find-n --duration 3m --budget 1s
       metronome load ws://127.0.0.1:8000/v1/realtime --protocol vllm --model NAME --talk 5s --silence 2s
     """
     plan = opt.plan_of(ctx.params)
@@ -130,7 +132,7 @@ def hold(
 ) -> tuple[Report, Run]:
     """Hold the calls of `plan`; the report of what they got, not yet saved."""
     from ..clock import SystemClock
-    from ..load import results
+    from ..load import limits, results
     from ..load.buckets import width
     from ..load.runner import run_load
     from ..report import new_report
@@ -141,8 +143,17 @@ def hold(
         run = run_load(plan, clips, clock, recorder, watch, doomed)
     report.results = results.summarise(run, width(run.end - run.start))
     report.results["wer"] = results.word_errors(run)
-    report.held, report.notes = results.held(report.results), results.notes(report.results)
+    report.held, report.results["verdict"] = limits.held(report.results), limits.verdict(report.results)
+    report.notes = [*results.notes(report.results), *busy()]
     return report, run
+
+
+def busy() -> list[str]:
+    """A note when this machine had more to do in the last minute than a run and a server here ask for."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < 2 * cores:
+        return []
+    return [f"the machine was busy (load {load:.1f} on {cores} cores): close other programs and run it again"]
 
 
 def _listen(report: Report, run: Run) -> None:

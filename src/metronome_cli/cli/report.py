@@ -103,26 +103,40 @@ def print_tables(tables: Sequence[Table]) -> Console:
 
 
 def grid(table: Table, width: int = 80) -> Grid:
-    """A table as a terminal of `width` columns shows it: figures are broken before names are."""
+    """A table in a terminal of `width` columns: heads are broken before figures, figures before names."""
     from rich.table import Table as Grid
 
     shown = Grid(title=table.title, title_justify="left")
-    whole = _names_fit(table, width)
-    for number, column in enumerate(table.columns):
-        named = number == 0
-        shown.add_column(
-            column, justify="left" if named else "right", overflow="fold", no_wrap=named and whole
-        )
+    for number, (column, room) in enumerate(zip(table.columns, _widths(table, width), strict=True)):
+        shown.add_column(column, justify="right" if number else "left", overflow="fold", width=room)
     for row in table.rows:
         shown.add_row(*row)
     return shown
 
 
-def _names_fit(table: Table, width: int) -> bool:
-    """Whether the names in the first column have room beside the longest word of every other column."""
-    names, *others = zip(table.columns, *table.rows, strict=True)
-    words = (max(len(word) for cell in column for word in cell.split() or [""]) for column in others)
-    return max(map(len, names)) + sum(words) + _FRAME * len(table.columns) < width
+def _widths(table: Table, width: int) -> list[int | None]:
+    """Characters for each column; None for each where all has room, and where not even the words have."""
+    columns = list(zip(table.columns, *table.rows, strict=True))
+    whole = [max(map(len, cells)) for cells in columns]
+    room = width - _FRAME * len(columns) - 1
+    least = [max(len(word) for cell in cells for word in cell.split() or [""]) for cells in columns]
+    if sum(whole) <= room or sum(least) > room:
+        return [None] * len(columns)
+    if whole[0] + sum(least[1:]) <= room:
+        least[0] = whole[0]
+    figures = [max([0, *map(len, cells[1:])]) for cells in columns]
+    return [*_shared_out(_shared_out(least, figures, room), whole, room)]
+
+
+def _shared_out(widths: list[int], wanted: list[int], room: int) -> list[int]:
+    """Widths grown towards what is wanted, the narrowest first, as far as there is room for all of them."""
+    grown = list(widths)
+    while sum(grown) < room:
+        short = [n for n, (have, want) in enumerate(zip(grown, wanted, strict=True)) if have < want]
+        if not short:
+            break
+        grown[min(short, key=grown.__getitem__)] += 1
+    return grown
 
 
 def unsaved(folder: Path, error: OSError) -> MetronomeError:

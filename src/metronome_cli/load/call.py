@@ -55,6 +55,7 @@ class Call:
         self.server_id = ""  # the server's own name for the call
         self.server_frame_s: float | None = None  # its beat, where it tells when the call begins
         self.bounded: bool | None = None  # whether what the server keeps of the call has a bound, if it tells
+        self.window: int | None = None  # tokens that the server keeps of the call, if it tells
         self.begun = asyncio.Event()  # the session is there, or never will be
         self.errors: Counter[str] = Counter()  # `error` events by code,
         self.errors_at: dict[str, tuple[float, float]] = {}  # and when the first and the last of each came
@@ -90,7 +91,7 @@ class Call:
                 self.heard.append(event.text)
             case Begun():
                 self.server_id, self.server_frame_s = event.server_id, event.frame_s
-                self.bounded = event.bounded
+                self.bounded, self.window = event.bounded, event.window
             case Fault():
                 self.object(event.code, at)
 

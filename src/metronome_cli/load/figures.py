@@ -14,7 +14,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from ..stats import FEWEST_FOR_P99, percentiles, theil_sen
+from ..stats import percentiles, theil_sen
+from ..tail import end_of, with_tail
 from ..trace import FrameRecord
 from .call import Call
 
@@ -24,15 +25,20 @@ _QUIET_PERIODS = 3.0
 _MINUTE = 60.0
 
 
-def cuts(values: Sequence[float], points: Sequence[float] = (50, 90, 99)) -> dict[str, float] | None:
-    """Percentiles, the largest value ("max") and how many values they are of ("n"); None without values."""
+def cuts(values: Sequence[float], points: Sequence[float] = (50, 90, 99)) -> dict[str, float | None] | None:
+    """Percentiles, the largest value ("max") and how many values they are of ("n"); None without values.
+
+    Of too few values for one, p99 is None.
+    """
     found = percentiles(values, points)
-    return found and {**found, "max": float(max(values)), "n": len(values)}
+    return None if found is None else with_tail(found, float(max(values)), len(values))
 
 
-def tail(found: Mapping[str, float]) -> float:
+def tail(found: Mapping[str, float | None]) -> float:
     """p99 of `cuts`; of so few values that one in a hundred is none of them, the largest."""
-    return found["max"] if found["n"] < FEWEST_FOR_P99 else found["p99"]
+    value = found[end_of(found)]
+    assert value is not None  # noqa: S101
+    return value
 
 
 def freshness(frames: Iterable[FrameRecord]) -> dict[str, Any] | None:

@@ -134,10 +134,18 @@ def _seldom(event: wire.ServerEvent | None) -> Sequence[Event]:
             told = event.session.metronome
             frame_s = _within("frame_s", told.frame_s or 0.0, _DAY_S) or None
             bounded = told.policy != "unbounded" if told.policy else None
-            return [Begun(event.session.id, frame_s, bounded)]
+            return [Begun(event.session.id, frame_s, bounded, _window(told))]
         case wire.ErrorEvent():
             return [Fault(event.error.code)]
     return []
+
+
+def _window(told: wire.MetronomeInfo) -> int | None:
+    """How many tokens the server keeps of a call, where it has a window and tells it in tokens."""
+    if told.policy != "window" or not isinstance(told.window, int):
+        return None
+    sinks = told.sinks if isinstance(told.sinks, int) else 0  # the header's length is not told
+    return int(_within("window", told.window + sinks, _MOST)) or None
 
 
 def _plausible(event: wire.TickEvent) -> wire.TickEvent:

@@ -30,11 +30,13 @@ Message = str | bytes
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The session is there. `frame_s` is the server's beat, `bounded` whether its cache is."""
+    """The session is there. `frame_s` is the server's beat, `bounded` whether its cache is, `window` to how
+    many tokens, sinks included, where a window of tokens bounds it."""
 
     server_id: str = ""
     frame_s: float | None = None
     bounded: bool | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a load run found: percentiles, counts, the moment of silence, and whether its limits held.
+"""What a load run found: percentiles, counts, the moment of silence, and what a reader should know first.
 
 Knows:   the records and calls of one run.
 Ignores: how they came about, and how they are shown.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..speech import RATE
+from ..tail import end_of
 from ..trace import FrameRecord
 from .buckets import BUCKET_S, by_age, by_elapsed, width
 from .call import Call
@@ -30,14 +32,12 @@ from .figures import (
     tail,
     waits_after_speech,
 )
+from .limits import limits
 from .over import GOING_DOWN
 from .runner import Run
 from .spoken import Spoken, spoken_errors
 
-# As with p99, one frame in a hundred may fail its session without the run failing its callers.
-CADENCE = 0.99
 _MOMENT_S = 2.0  # lines that go dead within it went together: some are told, some have to notice
-JUDGED_BY_SPEECH = "first token after speech, p99 (s)"
 
 
 def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
@@ -56,6 +56,8 @@ def summarise(run: Run, bucket_s: float = BUCKET_S) -> dict[str, Any]:
         "over": run.over and {"at_s": run.over.at - run.start, "why": run.over.why},
         "frames": _frames(run, missed),
         "skipped_beats": sum(tick.skipped for tick in run.ticks),
+        "beat_s": cuts([tick.done - tick.due for tick in run.ticks]),
+        "window_filled": _window_filled(run),
         "freshness": freshness(run.frames),
         "slope": slope(run.frames),
         "after_speech_s": cuts([wait for call in run.calls for wait in waits_after_speech(call)]),
@@ -104,40 +106,6 @@ def reply_errors(run: Run, listen: Callable[[list[NDArray[np.float32]]], list[st
     return spoken_errors(spoken, listen([one.samples() for one in spoken]), normal)
 
 
-def limits(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a run must keep to be held, and what it measured; `held` is None where that was not possible."""
-    calls, frames = found["calls"], found["frames"]
-    rows = [
-        _limit("calls refused", 0, sum(calls["refused"].values())),
-        _limit("calls lost", 0, calls["cut_off"] + calls["unreachable"]),
-    ]
-    if not frames["closed"] and found["offered"]["budget_s"]:
-        wait = found["after_speech_s"]
-        return [*rows, _p99_limit(JUDGED_BY_SPEECH, found["budget_s"], wait)]
-    fresh, quiet = found["freshness"], found["silence_at_s"]
-    return [
-        *rows,
-        _p99_limit("freshness to the last token, p99 (s)", found["budget_s"], fresh and fresh["last_s"]),
-        {
-            "name": "cadence (frames delivered / due)",
-            "limit": CADENCE,
-            "measured": frames["cadence"],
-            "held": None if frames["cadence"] is None else frames["cadence"] >= CADENCE,
-        },
-        {
-            "name": "moment of silence (s)",
-            "limit": "none",
-            "measured": quiet,
-            "held": quiet is None if frames["closed"] else None,
-        },
-    ]
-
-
-def held(found: dict[str, Any]) -> bool:
-    """Whether every limit was kept; a limit that could not be measured was not."""
-    return all(limit["held"] for limit in found["limits"])
-
-
 def notes(found: dict[str, Any]) -> list[str]:
     """What a reader of the figures should know first."""
     said = [*_ends(found), *_losses(found["calls"]), *_unmeasured(found), *_own_doing(found)]
@@ -169,7 +137,7 @@ def _ends(found: dict[str, Any]) -> list[str]:
 def _losses(calls: dict[str, Any]) -> list[str]:
     """A server that went away, and one that asks to be called again after the end."""
     said = []
-    if lost := calls["lost"]:
+    if lost := calls["losses"]:
         count, why = calls["cut_off"], "; ".join(f"{count} {why}" for why, count in lost["why"].items())
         at = f"after {lost['first_at_s']:.1f} s"
         gone = f"; {calls['unreachable']} dials found nobody" if calls["unreachable"] else ""
@@ -207,26 +175,14 @@ def _unmeasured(found: dict[str, Any]) -> list[str]:
 
 def _own_doing(found: dict[str, Any]) -> list[str]:
     said, lag, frame_s = [], found["client"]["lag_s"], found["frame_s"]
-    if lag and frame_s and lag["p99"] > 0.1 * frame_s:
+    if lag and frame_s and tail(lag) > 0.1 * frame_s:
         said.append(
-            f"the caller itself was late (packet lag p99 {lag['p99']:.3f} s): this machine is too busy to "
-            "measure that server"
+            f"the caller itself was late (packet lag {end_of(lag)} {tail(lag):.3f} s): this machine is too "
+            "busy to measure that server"
         )
     if found["offered"]["cancel_rate"] and not found["cancels"]["sent"]:
         said.append("no reply was cancelled: none was begun, or this protocol has no way to")
     return said
-
-
-def _limit(name: str, limit: float | None, measured: float | None) -> dict[str, Any]:
-    fits = None if limit is None or measured is None else measured <= limit
-    return {"name": name, "limit": limit, "measured": measured, "held": fits}
-
-
-def _p99_limit(name: str, limit: float | None, found: dict[str, float] | None) -> dict[str, Any]:
-    """A limit on p99, with how many values it is of; where they are too few, the largest is held to it."""
-    if found is None:
-        return _limit(name, limit, None)
-    return {**_limit(name, limit, tail(found)), "n": found["n"]}
 
 
 def _protocol(run: Run) -> str:
@@ -242,7 +198,8 @@ def _calls(calls: Sequence[Call], start: float) -> dict[str, Any]:
         "vanished": fates["vanished"],
         "cut_off": fates["cut_off"],
         "unreachable": fates["unreachable"],
-        "lost": _lost(calls, start),
+        "lost": fates["cut_off"] + fates["unreachable"],
+        "losses": _lost(calls, start),
         "refused": dict(Counter(call.why for call in calls if call.fate == "refused")),
         **_redials(calls),
         "errors": dict(sum((call.errors for call in calls), Counter[str]())),
@@ -322,6 +279,17 @@ def _frames(run: Run, missed: Sequence[Missed] | None) -> dict[str, Any]:
         "empty": sum(frame.empty for frame in run.frames),
         "cadence": delivered / due if due else None,
     }
+
+
+def _window_filled(run: Run) -> float | None:
+    """The middle call's share of its window that was filled at its end; None where no window was told."""
+    tokens: Counter[int] = Counter()
+    for frame in run.frames:
+        tokens[frame.session] += frame.tokens_in + frame.tokens_out
+    shares = [
+        min(1.0, tokens[call.number] / call.window) for call in run.calls if call.window and call.frames
+    ]
+    return median(shares) if shares else None
 
 
 def _sound(run: Run) -> dict[str, float] | None:

@@ -11,7 +11,7 @@ it. A refused or lost call and silence are final at once.
 from __future__ import annotations
 
 from .figures import alive, silence
-from .results import CADENCE
+from .limits import CADENCE
 from .runner import Run
 
 _FINAL = ("refused", "cut_off", "unreachable")

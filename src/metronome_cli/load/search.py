@@ -1,12 +1,16 @@
 """The largest N that holds: doubling until one does not, then bisection.
 
-Knows:   which N were tried and which of them held.
+Knows:   which N were tried and which of them held, and how many values that takes.
 Ignores: how one is tried; whoever asks for the next N tries it, with fresh calls.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
+
+from ..tail import FEWEST_FOR_P99
 
 
 def largest(tried: Mapping[int, bool]) -> int:
@@ -24,3 +28,17 @@ def next_n(tried: Mapping[int, bool], first: int, most: int) -> int | None:
     if failed is None:
         return min(2 * held, most) if held < most else None
     return (held + failed) // 2 if failed - held > 1 else None
+
+
+def too_few(found: Mapping[str, Any]) -> str:
+    """Why a run whose limits were kept says too little to hold: there is no p99 of what it judged; or ""."""
+    judged = next((limit for limit in found["limits"] if limit.get("n") is not None), None)
+    if judged is None or judged["n"] >= FEWEST_FOR_P99:
+        return ""
+    what = "frames with an answer" if found["frames"]["closed"] else "answers"
+    # A tenth more than it would have taken here, in whole ten seconds.
+    takes_s = 10 * math.ceil(0.11 * found["elapsed_s"] * FEWEST_FOR_P99 / judged["n"])
+    return (
+        f"it held in only {judged['n']} {what}, and there is no p99 of fewer than {FEWEST_FOR_P99}: "
+        f"use --duration {takes_s}s or more"
+    )

@@ -16,12 +16,12 @@ from .quality import quality_tables
 from .serve import serve_tables
 from .simulate import simulate_tables
 from .sinks import sinks_tables
-from .tables import Table, demo_tables, load_tables, points_table
+from .tables import Table, demo_tables, load_tables, search_tables
 
 _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], list[Table]]] = {
     "demo": demo_tables,
     "load": load_tables,
-    "find-n": lambda results: [points_table(results)],
+    "find-n": search_tables,
     "serve": serve_tables,
     "probe-quality": quality_tables,
     "probe-sinks": sinks_tables,

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ..tail import FEWEST_FOR_P99, end_of
 from ..trace import FrameRecord, TickRecord
 
 # Okabe and Ito's palette: told apart by every kind of colour vision. The markers differ too.
@@ -23,7 +24,7 @@ _MOMENT = "#000000"
 
 
 def draw_points(path: Path, title: str, points: Sequence[Mapping[str, Any]], budget_s: float | None) -> None:
-    """Write a PNG of p50 and p99 against N, with the budget and what did not hold."""
+    """Write a PNG of p50 and p99 (max of a few) against N, with the budget and what did not hold."""
     figure = Figure(figsize=(9.0, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
@@ -33,10 +34,12 @@ def draw_points(path: Path, title: str, points: Sequence[Mapping[str, Any]], bud
         told = [point for point in points if point[key]]
         if key == "after_speech_s" and any(point["last_s"] for point in points):
             continue
-        for cut, look in (("p50", ":"), ("p99", "-")):
+        middle = [point[key]["p50"] for point in told]
+        ends, end = _ends([point[key] for point in told])
+        for values, cut, look in ((middle, "p50", ":"), (ends, end, "-")):
             panel.plot(
                 [point["n"] for point in told],
-                [point[key][cut] for point in told],
+                values,
                 color=_COLOURS[number],
                 marker=_MARKERS[number],
                 linestyle=look,
@@ -61,11 +64,13 @@ def draw_courses(path: Path, title: str, courses: Mapping[str, Sequence[Mapping[
     figure = Figure(figsize=(9.0, 7.0), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 1, sharex=True)
-    for number, (name, buckets) in enumerate(courses.items()):
+    told_of = {name: [one for one in course if one["freshness"]] for name, course in courses.items()}
+    _, end = _ends([one["freshness"]["first_s"] for told in told_of.values() for one in told])
+    for number, (name, told) in enumerate(told_of.items()):
         style = {"color": _COLOURS[number % 4], "marker": _MARKERS[number % 4], "markersize": 4}
-        for panel, cut in zip(panels, ("p50", "p99"), strict=True):
-            told = [bucket for bucket in buckets if bucket["freshness"]]
-            level = [bucket["freshness"]["first_s"][cut] for bucket in told]
+        cuts = [bucket["freshness"]["first_s"] for bucket in told]
+        levels = (("p50", [cut["p50"] for cut in cuts]), (end, _ends(cuts)[0]))
+        for panel, (cut, level) in zip(panels, levels, strict=True):
             ends = [(bucket["from_s"], bucket["to_s"]) for bucket in told]
             at = [end for pair in ends for end in pair]  # a level for the length of its bucket, no slope
             panel.plot(at, [y for y in level for _ in range(2)], label=name, **style)
@@ -99,6 +104,14 @@ def draw(
     fresh.set(ylabel="freshness of the first token (s)", xlabel="elapsed time (s)")
     fresh.set_ylim(bottom=-0.05 * fresh.get_ylim()[1])
     _finish(figure, [pool, fresh], path, title)
+
+
+def _ends(cuts: Sequence[Mapping[str, float]]) -> tuple[list[float], str]:
+    """What is held to a limit of each, and what it is: p99, or the largest of values too few for one."""
+    ends = [end_of(cut) for cut in cuts]
+    names = set(ends) or {"p99"}
+    name = names.pop() if len(names) == 1 else f"p99, or max of fewer than {FEWEST_FOR_P99}"
+    return [cut[end] for cut, end in zip(cuts, ends, strict=True)], name
 
 
 def _finish(figure: Figure, panels: Sequence[Axes], path: Path, title: str) -> None:

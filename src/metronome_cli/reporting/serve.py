@@ -33,7 +33,7 @@ def serve_tables(results: Mapping[str, Any]) -> list[Table]:
         ("pool at its fullest", f"{share(pool['most_leased'] / pool['total'])} of {pool['total']} blocks"),
         ("engine without a beat / hung / restarted", _engine(results)),
     ]
-    return [Table("Server (percentiles from histograms)", ("what", "figure"), tuple(facts))]
+    return [Table("Server", ("what", "figure"), tuple(facts))]
 
 
 def _engine(results: Mapping[str, Any]) -> str:

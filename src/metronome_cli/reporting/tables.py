@@ -6,15 +6,14 @@ Ignores: terminals and colours, files, how anything was measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..stats import FEWEST_FOR_P99
+from ..tail import end_of
 
 Results = Mapping[str, Any]
 NOTHING = "-"
-_BUCKET = ("frames", "first p50 / p99", "last p99", "stalled", "empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,12 @@ class Table:
         lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
         cells = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
         return f"## {self.title}\n\n" + "\n".join(cells) + "\n"
+
+    def known(self) -> Table:
+        """The table without columns in which nothing was measured."""
+        told = [n for n in range(len(self.columns)) if n == 0 or any(row[n] != NOTHING for row in self.rows)]
+        rows = tuple(tuple(row[n] for n in told) for row in self.rows)
+        return Table(self.title, tuple(self.columns[n] for n in told), rows)
 
 
 def demo_tables(results: Results) -> list[Table]:
@@ -116,6 +121,7 @@ def _frame_facts(results: Results) -> list[tuple[str, str]]:
         ),
         ("frames stalled / empty / missing", not_delivered(frames)),
         ("beats skipped", str(results["skipped_beats"])),
+        *_filled(results),
         ("moment of silence (s)", seconds(results["silence_at_s"], 1)),
     ]
     if sound := results.get("sound"):
@@ -131,6 +137,11 @@ def _frame_facts(results: Results) -> list[tuple[str, str]]:
     ]
 
 
+def _filled(results: Results) -> list[tuple[str, str]]:
+    filled = results.get("window_filled")
+    return [] if filled is None else [("window filled at the end, middle call", share(filled, digits=0))]
+
+
 def _slope(found: Mapping[str, float] | None) -> str:
     if not found:
         return NOTHING
@@ -139,8 +150,9 @@ def _slope(found: Mapping[str, float] | None) -> str:
 
 def buckets_table(results: Results) -> Table:
     """The run by elapsed time: a mean over everything would hide a collapse."""
-    rows = [(_span(bucket), *_bucket(bucket)) for bucket in results["buckets"]]
-    return Table("By elapsed time (s)", ("elapsed", *_BUCKET, "pool"), tuple(rows))
+    end = _end_in(results["buckets"])
+    rows = [(_span(bucket), *_bucket(bucket, end)) for bucket in results["buckets"]]
+    return Table("By elapsed time (s)", ("elapsed", *_bucket_heads(end), "pool"), tuple(rows))
 
 
 def missing_table(results: Results) -> Table:
@@ -155,35 +167,45 @@ def missing_table(results: Results) -> Table:
 
 def ages_table(results: Results) -> Table:
     """The run by the age of its calls: with calls coming and going, elapsed time mixes old and young."""
-    rows = [(_span(bucket), str(bucket["sessions"]), *_bucket(bucket)[:-1]) for bucket in results["ages"]]
-    return Table("By session age (s)", ("age", "calls", *_BUCKET), tuple(rows))
+    end = _end_in(results["ages"])
+    rows = [
+        (_span(bucket), str(bucket["sessions"]), *_bucket(bucket, end)[:-1]) for bucket in results["ages"]
+    ]
+    return Table("By session age (s)", ("age", "calls", *_bucket_heads(end)), tuple(rows))
 
 
-def points_table(results: Results) -> Table:
-    """A search for the largest N: every N that was tried. Without ticks, the time after speech is shown."""
-    ticks = any(point["last_s"] for point in results["points"])
+def search_tables(results: Results) -> list[Table]:
+    """A search for the largest N: every N that was tried, and why those did not hold that did not."""
+    lost = [(str(point["n"]), point["why"]) for point in results["points"] if point["why"]]
+    shown = [_points_table(results)] if results["points"] else []
+    return [*shown, Table("What did not hold", ("N", "why not"), tuple(lost))] if lost else shown
+
+
+def _points_table(results: Results) -> Table:
+    """Without ticks, the time after speech is shown."""
+    points = results["points"]
+    ticks = any(point["last_s"] for point in points)
     shown = (("first", "first_s"), ("last", "last_s")) if ticks else (("after speech", "after_speech_s"),)
     judged = shown[-1][1]
+    end = _one_end(point[judged] for point in points)
     rows = [
         (
             f"{point['n']}",
             "yes" if point["held"] else "no",
-            _count(point[judged]),
-            *(spread(point[key], ("p50", "p99")) for _, key in shown),
+            count_of(point[judged]),
+            *(spread(point[key], ("p50", end)) for _, key in shown),
             share(point["cadence"]),
             share(point["cpu_share"], digits=0),
-            point["why"] or NOTHING,
         )
-        for point in results["points"]
+        for point in points
     ]
     columns = (
         "N",
         "holds",
         "frames" if ticks else "turns",
-        *(f"{name} p50 / p99" for name, _ in shown),
+        *(f"{name} p50 / {end}" for name, _ in shown),
         "cadence",
         "our CPU",
-        "why not",
     )
     within = f" within {seconds(results['budget_s'])} s" if results["budget_s"] else ""
     return Table(f"Calls{within}", columns, tuple(rows))
@@ -192,13 +214,14 @@ def points_table(results: Results) -> Table:
 def arms_table(arms: Mapping[str, Results]) -> Table:
     """Two arms side by side, by elapsed time."""
     longest = max((arm["buckets"] for arm in arms.values()), key=len)
+    end = _end_in(bucket for arm in arms.values() for bucket in arm["buckets"])
     rows = []
     for number, bucket in enumerate(longest):
         row = [_span(bucket)]
         for arm in arms.values():
-            row += _arm_cells(arm["buckets"][number]) if number < len(arm["buckets"]) else [NOTHING] * 3
+            row += _arm_cells(arm["buckets"][number], end) if number < len(arm["buckets"]) else [NOTHING] * 3
         rows.append(tuple(row))
-    columns = [cell for name in arms for cell in (f"{name} p50 / p99 (s)", "stalled", "pool")]
+    columns = [cell for name in arms for cell in (f"{name} p50 / {end} (s)", "stalled", "pool")]
     return Table("Freshness of the first token by elapsed time", ("elapsed (s)", *columns), tuple(rows))
 
 
@@ -238,7 +261,7 @@ def counted(
 ) -> str:
     """`spread`, and how many values that is of."""
     told = spread(cuts, keys, digits)
-    return f"{told}, n {_count(cuts)}" if cuts and "n" in cuts else told
+    return f"{told}, n {count_of(cuts)}" if cuts and "n" in cuts else told
 
 
 def not_delivered(frames: Results) -> str:
@@ -252,12 +275,23 @@ def reasons(counts: Mapping[str, int]) -> str:
 
 
 def _cut(cuts: Mapping[str, float], key: str, digits: int) -> str:
-    if key != "p99" or cuts.get("n", FEWEST_FOR_P99) >= FEWEST_FOR_P99:
-        return seconds(cuts[key], digits)
+    if key != "p99" or end_of(cuts) == "p99":
+        return seconds(cuts.get(key), digits)
     return f"max {seconds(cuts['max'], digits)}" if "max" in cuts else NOTHING
 
 
-def _count(cuts: Mapping[str, float] | None) -> str:
+def _one_end(cuts: Iterable[Mapping[str, float] | None]) -> str:
+    """What stands in a column of tails: "max" where all of them are of too few values for a p99."""
+    ends = {end_of(cut) for cut in cuts if cut}
+    return "max" if ends == {"max"} else "p99"
+
+
+def _end_in(buckets: Iterable[Results]) -> str:
+    return _one_end(bucket["freshness"]["first_s"] for bucket in buckets if bucket["freshness"])
+
+
+def count_of(cuts: Mapping[str, float] | None) -> str:
+    """How many values percentiles are of, or a dash."""
     return f"{cuts['n']:.0f}" if cuts and "n" in cuts else NOTHING
 
 
@@ -265,24 +299,31 @@ def _span(bucket: Results) -> str:
     return f"{bucket['from_s']:.0f}-{bucket['to_s']:.0f}"
 
 
-def _bucket(bucket: Results) -> tuple[str, ...]:
+def _bucket_heads(end: str) -> tuple[str, ...]:
+    return ("frames", f"first p50 / {end}", f"last {end}", "stalled", "empty")
+
+
+def _bucket(bucket: Results, end: str) -> tuple[str, ...]:
     fresh = bucket["freshness"]
     first, last = (fresh["first_s"], fresh["last_s"]) if fresh else (None, None)
-    times = (spread(first, ("p50", "p99")), spread(last, ("p99",)))
+    times = (spread(first, ("p50", end)), spread(last, (end,)))
     counts = (str(bucket["stalled"]), str(bucket["empty"]), share(bucket.get("occupancy"), digits=0))
     return (str(bucket["frames"]), *times, *counts)
 
 
-def _arm_cells(bucket: Results) -> list[str]:
+def _arm_cells(bucket: Results, end: str) -> list[str]:
     first = bucket["freshness"]["first_s"] if bucket["freshness"] else None
     stalled = bucket["stalled"] / bucket["frames"] if bucket["frames"] else None
-    times = spread(first, ("p50", "p99"), digits=2)
+    times = spread(first, ("p50", end), digits=2)
     return [times, share(stalled, digits=0), share(bucket["occupancy"], digits=0)]
 
 
 def _measured(limit: Results) -> str:
-    few = limit.get("n", FEWEST_FOR_P99) < FEWEST_FOR_P99
-    return _value(limit["measured"]) + (f" (max of {limit['n']})" if few else "")
+    """What was held to a limit; of a time, whether that is its p99 or the largest, and of how many."""
+    told, n = _value(limit["measured"]), limit.get("n")
+    if n is None:
+        return told
+    return f"{told} ({end_of(limit)} of {n})"
 
 
 def _verdict(held: bool | None) -> str:
