@@ -6,7 +6,6 @@ Ignores: how calls are held, lines fitted and pictures drawn; it joins the parts
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .assets import showing_progress
-from .load import AsJson, Duration, Out, Speech, ended_like_interrupted, keep, read_speech, recording
+from .load import AsJson, Duration, Out, Speech, busy, ended_like_interrupted, keep, read_speech, recording
 from .local_server import serving
 from .progress import watching
 from .report import show
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 ARMS = ("unbounded", "window")
 EARLY = 1 / 3  # of the unbounded run: all that the forecast may see
-HEALTHY_BUCKETS = 3
+HEALTHY_S = 30.0  # in steps of 10 s, buckets.BUCKET_S
 SILENCE_BETWEEN = (0.3, 0.7)  # of the unbounded run's length
 
 
@@ -95,7 +94,7 @@ def play(pair: Pair, out: Path) -> tuple[Report, MetronomeError | None]:
         for arm in ARMS:
             run = _hold(pair, arm, recorder)
             arms[arm] = results.summarise(run)
-            report.notes += [f"{arm}: {note}" for note in (*results.notes(arms[arm]), *_busy())]
+            report.notes += [f"{arm}: {note}" for note in (*results.notes(arms[arm]), *busy())]
             if arm == ARMS[0]:
                 report.results["moment"] = moment(run, arms[arm]["silence_at_s"])
             if run.stopped:
@@ -119,14 +118,6 @@ def _hold(pair: Pair, arm: str, recorder: Recorder) -> Run:
         return run_load(plan, pair.clips, SystemClock(), recorder, watch)
 
 
-def _busy() -> list[str]:
-    """A note when this machine had more to do in the last minute than an arm of the demo asks for."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load < 2 * cores:
-        return []
-    return [f"the machine was busy (load {load:.1f} on {cores} cores): close other programs and run it again"]
-
-
 def moment(run: Run, measured_s: float | None) -> dict[str, Any]:
     """The moment of silence as measured, beside the one that the run's first third foretells."""
     from ..errors import FieldError
@@ -148,18 +139,18 @@ def moment(run: Run, measured_s: float | None) -> dict[str, Any]:
 def limits(arms: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the pair is to show: health, then silence without the bound; none of it with the bound."""
     free = arms["unbounded"]
-    healthy = _healthy_buckets(free)
+    healthy_s = _healthy_s(free)
     share = None if free["silence_at_s"] is None else free["silence_at_s"] / free["elapsed_s"]
     low, high = SILENCE_BETWEEN
     shown = [
         {
-            "name": "unbounded: healthy 10 s buckets before the first that is not",
-            "limit": f"{HEALTHY_BUCKETS} or more",
-            "measured": healthy,
-            "held": healthy >= HEALTHY_BUCKETS,
+            "name": "unbounded: answered in time at first, for (s)",
+            "limit": f"{HEALTHY_S:g} or more",
+            "measured": round(healthy_s),
+            "held": healthy_s >= HEALTHY_S,
         },
         {
-            "name": "unbounded: moment of silence, share of the run",
+            "name": "unbounded: silent from, share of the run",
             "limit": f"{low} to {high}",
             "measured": share,
             "held": share is not None and low <= share <= high,
@@ -204,17 +195,33 @@ def verdict(found: Mapping[str, Any]) -> str:
         first, last = (fresh[end]["p90"] for end in ("first_s", "last_s"))
         cut = f", p90 {first:.2f} s to the first token, {last:.2f} s to the last"
     kept = all(limit["held"] for limit in found["limits"] if limit["name"].startswith("window"))
-    return f"Unbounded: {free}. Window: {'fresh to the end' if kept else 'NOT fresh to the end'}{cut}."
+    shown = f"Unbounded: {free}. Window: {'fresh to the end' if kept else 'NOT fresh to the end'}{cut}."
+    return " ".join([shown, *_why_not(found)])
 
 
-def _healthy_buckets(found: Mapping[str, Any]) -> int:
-    """Buckets, from the start on, in which every frame was answered, and the middle one within the frame."""
-    for number, bucket in enumerate(found["buckets"]):
+def _why_not(found: Mapping[str, Any]) -> list[str]:
+    """What the pair did not show here, and what to try."""
+    from ..load.figures import tail
+
+    missed = [limit["name"].split(" (")[0] for limit in found["limits"] if not limit["held"]]
+    if not missed:
+        return []
+    said = f"Missed: {'; '.join(missed)}."
+    beats, frame_s = (found["arms"]["unbounded"][key] for key in ("beat_s", "frame_s"))
+    if not (beats and frame_s and tail(beats) > frame_s):
+        return [said]
+    took = f"Beats took {tail(beats):.1f} of {frame_s:g} s"
+    return [said, f"{took}: end other programs and run it again, or with fewer --sessions."]
+
+
+def _healthy_s(found: Mapping[str, Any]) -> float:
+    """For how long, from the start on, all frames were answered, and the middle one within the frame."""
+    for bucket in found["buckets"]:
         fresh = bucket["freshness"]
         dry = bucket["stalled"] or bucket["empty"] or not fresh or found["frame_s"] is None
         if dry or fresh["last_s"]["p50"] > found["frame_s"]:
-            return number
-    return len(found["buckets"])
+            return float(bucket["from_s"])
+    return float(found["elapsed_s"])
 
 
 def _bring_assets(profile: Profile, speech: str) -> None:

@@ -7,6 +7,7 @@ Ignores: how anything was measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def quality_tables(results: Row) -> list[Table]:
         tables.append(_stream_table(rows))
     if any("repeat" in row for row in rows):
         tables.append(_repeat_table(rows))
-    return tables
+    known = [table.known() for table in tables]
+    return [table for table in known if len(table.columns) > 1]
 
 
 def _answers_table(rows: Sequence[Row], kind: str, words: str) -> Table:
@@ -47,7 +49,9 @@ def _answers_table(rows: Sequence[Row], kind: str, words: str) -> Table:
         if spoke:
             cells.append(_interval(of.get("asr_wer"), digits=2))
         shown.append(tuple(cells))
-    return Table(f"{words}: answers, 95 % intervals over calls", tuple(columns), tuple(shown))
+    one = all(of["lenient"]["high"] is None or not isfinite(of["lenient"]["high"]) for _, of in played)
+    over = "of one call each, which has no interval" if one else "95 % intervals over calls"
+    return Table(f"{words}: answers, {over}", tuple(columns), tuple(shown))
 
 
 def _answers(of: Row) -> list[str]:
@@ -79,7 +83,8 @@ def _perplexity_table(rows: Sequence[Row]) -> Table:
                 _percent(repeated),
             )
         )
-    return Table("Perplexity", columns, tuple(shown))
+    judged = any(cell != NOTHING for row in shown for cell in row[1:-1])
+    return Table("Perplexity" if judged else "Repetition", columns, tuple(shown))
 
 
 def _costs_table(rows: Sequence[Row]) -> Table:
@@ -151,7 +156,8 @@ def _interval(of: Row | None, digits: int = 1) -> str:
     """A mean with its interval; of a single call, which bounds nothing, the mean alone."""
     if of is None:
         return NOTHING
-    if of["low"] is None or of["high"] is None:
+    # Of one call an interval reaches to infinity, which a report that was saved has as null.
+    if not all(end is not None and isfinite(end) for end in (of["low"], of["high"])):
         return f"{of['mean']:.{digits}f}"
     return f"{of['mean']:.{digits}f} [{of['low']:.{digits}f}, {of['high']:.{digits}f}]"
 
