@@ -16,7 +16,6 @@ from metronome_cli.cli.load import hold
 from metronome_cli.errors import MetronomeError, NotMeasured, ProfileError, TargetUnreachable
 from metronome_cli.load.plan import Plan
 from metronome_cli.report import Report, read_report
-from metronome_cli.tail import FEWEST_FOR_P99
 from tests.load.fakes import OpenAIServer, served
 
 POINT_S = 1.0
@@ -28,7 +27,7 @@ def _soon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Little rest between points, few frames in them; only the test of the folders draws what is there."""
     monkeypatch.setattr(find_n, "_SETTLE_S", 0.3)
     monkeypatch.setattr(find_n, "busy", list)  # this machine may be
-    monkeypatch.setattr("metronome_cli.load.search.FEWEST_FOR_P99", 1)
+    monkeypatch.setattr("metronome_cli.load.search.FEWEST", 1)
     if request.function is not test_the_largest_n_is_found_and_every_point_is_a_run_folder:
         request.getfixturevalue("undrawn")
 
@@ -154,7 +153,7 @@ def test_a_search_stops_at_the_most_says_at_least_and_keeps_no_key(
 def test_a_point_that_held_in_too_few_frames_is_not_measured_and_says_how_long_it_takes(
     server: str, speech: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metronome_cli.load.search.FEWEST_FOR_P99", FEWEST_FOR_P99)
+    monkeypatch.setattr("metronome_cli.load.search.FEWEST", 100)
     report, end = find_n.search(plan(server), str(speech), 2, None, tmp_path / "runs")
     assert isinstance(end, NotMeasured)  # exit code 3
     told = (
