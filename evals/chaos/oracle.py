@@ -68,14 +68,15 @@ def judge(text: str, errors: list[ErrorDetail], earlier: set[str]) -> list[str]:
 
 
 def _malformed(error: ErrorDetail) -> str | None:
-    """Why an error event does not say what it should: field, value and cure."""
+    """Why an error event does not say what it should: field, value, where there is one, and cure."""
     if error.type != "invalid_request_error" or not error.code:
         return f"neither type nor code: {error}"
     if len(error.message) > 1000:
         return f"a message of {len(error.message)} characters"
     if error.code == "response_cancel_not_active":
         return None
-    if not error.param or not re.match(r".+ = .+: .+", error.message, re.DOTALL):
+    said = r".+: .+" if error.code == "missing_parameter" else r".+ = .+: .+"
+    if not error.param or not re.match(said, error.message, re.DOTALL):
         return f"no field, value and cure: {error}"
     return None
 

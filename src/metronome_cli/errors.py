@@ -14,6 +14,10 @@ MetronomeError            exit 1   our error
 
 from __future__ import annotations
 
+from typing import Final
+
+NOTHING: Final = object()  # in place of a field's value: it has none, not even null
+
 
 class MetronomeError(Exception):
     """Root of every error this project raises on purpose; its message is shown as it stands."""
@@ -27,7 +31,7 @@ class FieldError(MetronomeError):
     exit_code = 2
 
     def __init__(self, field: str, value: object, cure: str) -> None:
-        held = "" if value is None else f" = {_shown(value)}"  # None stands for no value at all
+        held = "" if value is NOTHING else f" = {_shown(value)}"
         super().__init__(f"{field}{held}: {cure}")
         self.field = field
         self.value = value

@@ -14,7 +14,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from .errors import FieldError
+from .errors import NOTHING, FieldError
 
 VERSION = 1
 
@@ -105,7 +105,7 @@ def header_in(line: bytes, path: Path) -> Header:
     try:
         header = msgspec.json.decode(line, type=Header)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise FieldError(f"{path} line 1", None, f"expected a trace header: {error}") from None
+        raise FieldError(f"{path} line 1", NOTHING, f"expected a trace header: {error}") from None
     if header.version > VERSION:
         raise FieldError(
             f"{path} version", header.version, f"read it with a later release; this one knows {VERSION}"

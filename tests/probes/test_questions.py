@@ -118,10 +118,10 @@ def test_numbers_and_single_strings_are_answers_too(tmp_path: Path) -> None:
         ([{"answers": "a"}], False, r"q\.json: columns = 'answers': a column question is needed"),
         ([ROW], True, r"columns = .*: a column audio is needed to speak"),
         ([ROW, ROW | {"answers": []}], False, r"q\.json row 2: answers = \[\]: give at least one"),
-        ([ROW, ROW | {"answers": None}], False, r"row 2: answers: give at least one"),
+        ([ROW, ROW | {"answers": None}], False, r"row 2: answers = None: give at least one"),
         ([ROW | {"answers": [" ", "|"]}, ROW | {"answers": "|"}], False, r"row 2: answers = '\|'"),
         ([ROW | {"question": " "}], False, r"row 1: question = ' ': write the question"),
-        ([ROW | {"audio": None}], True, r"row 1: audio: give a recording"),
+        ([ROW | {"audio": None}], True, r"row 1: audio = None: give a recording"),
         ([ROW | {"audio": "gone.wav"}], True, r"row 1: audio = 'gone\.wav': no such recording"),
         ([ROW | {"audio": "q.json"}], True, r"row 1: audio = 'q\.json': not readable as audio"),
         (

@@ -154,10 +154,10 @@ def collapse_model(
 
 
 def _check(traces: Sequence[str] | None, url: str | None, watch: bool, at: float | None) -> None:
-    from ..errors import ProfileError
+    from ..errors import NOTHING, ProfileError
 
     if not traces and url is None:
-        raise ProfileError("trace", None, "give traces, or a live server with --metrics-url")
+        raise ProfileError("trace", NOTHING, "give traces, or a live server with --metrics-url")
     if traces and url is not None:
         raise ProfileError("metrics-url", url, "give traces or a live server, not both")
     if watch and at is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from ..errors import FieldError, ProfileError
+from ..errors import NOTHING, FieldError, ProfileError
 from ..runtime.cost import Cost
 from .ticks import Ticks
 
@@ -235,7 +235,9 @@ def _budget(ticks: Ticks, asked: Asked) -> float:
     budget_s = asked.budget_s or ticks.period_s
     if budget_s is None:
         raise FieldError(
-            f"{', '.join(ticks.names)}: due", None, "the runs' beats differ, or are not told: give a --budget"
+            f"{', '.join(ticks.names)}: due",
+            NOTHING,
+            "the runs' beats differ, or are not told: give a --budget",
         )
     return budget_s
 

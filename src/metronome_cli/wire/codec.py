@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from ..errors import InputError
+from ..errors import NOTHING, InputError
 from .client import ClientEvent
 from .server import Refusal, ServerEvent
 
@@ -70,13 +70,13 @@ def _explain(text: str | bytes, problem: str) -> InputError:
             "invalid_json", "event", text[:_SHOWN], f"send one JSON object per text frame ({problem})"
         )
     if "type" not in raw:
-        return InputError("missing_parameter", "type", None, f"use one of {_CLIENT_TYPES}")
+        return InputError("missing_parameter", "type", NOTHING, f"use one of {_CLIENT_TYPES}")
     what, _, where = problem.partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
     if path == "type":
         return InputError("unknown_event", "type", _shown(raw["type"]), f"use one of {_CLIENT_TYPES}")
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", what):
-        return InputError("missing_parameter", _join(path, missing[1]), None, "add it")
+        return InputError("missing_parameter", _join(path, missing[1]), NOTHING, "add it")
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
         field = _join(path, unknown[1])
         return InputError("unknown_parameter", field, _shown(_dig(raw, field)), "leave it out")
