@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metronome_cli.errors import (
+    NOTHING,
     AssetError,
     FieldError,
     InputError,
@@ -43,3 +44,8 @@ def test_a_megabyte_from_a_caller_makes_no_megabyte_of_message() -> None:
     assert len(str(error)) < 200
     assert "1000002 characters" in str(error)
     assert error.code == "bad_audio"
+
+
+def test_a_field_without_a_value_is_told_apart_from_one_that_holds_null() -> None:
+    assert str(FieldError("audio", NOTHING, "add it")) == "audio: add it"
+    assert str(FieldError("audio", None, "give a recording")) == "audio = None: give a recording"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metronome_cli import wire
-from metronome_cli.errors import InputError
+from metronome_cli.errors import NOTHING, InputError
 
 CLIENT: list[wire.ClientEvent] = [
     wire.SessionUpdate(
@@ -78,10 +78,11 @@ def session(**fields: Any) -> str:
         ("nonsense", "invalid_json", "event", "nonsense"),
         ("[" * 100_000, "invalid_json", "event", "[" * 60),
         ("3", "invalid_json", "event", "3"),
-        ("{}", "missing_parameter", "type", None),
+        ("{}", "missing_parameter", "type", NOTHING),
         ('{"type": "dance"}', "unknown_event", "type", "dance"),
         ('{"type": 3}', "unknown_event", "type", 3),
-        ('{"type": "session.update"}', "missing_parameter", "session", None),
+        ('{"type": null}', "unknown_event", "type", None),
+        ('{"type": "session.update"}', "missing_parameter", "session", NOTHING),
         ('{"type": "input_audio_buffer.append", "audio": "&"}', "invalid_base64", "audio", "&"),
         (session(type=7), "invalid_value", "session.type", 7),
         (session(output_modalities="text"), "invalid_value", "session.output_modalities", "text"),
@@ -92,7 +93,7 @@ def session(**fields: Any) -> str:
             '{"type": "conversation.item.create", "item": {"content": [{"type": "a"}, {"text": "b"}]}}',
             "missing_parameter",
             "item.content[1].type",
-            None,
+            NOTHING,
         ),
     ],
 )
