@@ -217,21 +217,19 @@ def most_calls(name: str, decoder: Decoder) -> list[dict[str, Any]]:
     block = block_bytes(decoder.config, BLOCK, torch.bfloat16)
     engine = Engine(decoder, fit_pool("free", Need(TOWER_BYTES, block), decoder.device), BLOCK, APPEND)
     most = engine.pool.total // BLOCKS
-    slowest: dict[int, float] = {}
-    different: dict[int, int] = {}
+    held: dict[int, dict[str, Any]] = {}
 
     def slowest_of(calls: int) -> float:
-        if calls not in slowest:
-            held = hold(engine, WINDOW, calls, 4, kind)
-            slowest[calls], different[calls] = held["tick_s"]["p100"], held["different_tokens"]
-        return slowest[calls]
+        if calls not in held:
+            held[calls] = hold(engine, WINDOW, calls, 4, kind)
+        return float(held[calls]["tick_s"]["p100"])
 
     found = []
     for limit_s in (0.08,) if is_moshi else (0.6, FRAME_S):
         calls = largest(slowest_of, limit_s, most)
         told = {
-            "slowest_s": dict(sorted(slowest.items())),
-            "different_tokens": dict(sorted(different.items())),
+            "slowest_s": {calls: slowest_of(calls) for calls in sorted(held)},
+            "different_tokens": {calls: held[calls]["different_tokens"] for calls in sorted(held)},
         }
         found.append(say(f"calls {name} within {limit_s} s", calls=calls, room=most, **told))
     return found

@@ -55,8 +55,10 @@ class Kind:
 
     def header_tokens(self, header: str) -> int:
         """Tokens of a header, as its words let expect: a tokenizer that is not here cannot count them."""
+        if self.pinned is None:
+            return 0
         words = 0 if "model.header" in self.unused else len(header.split())
-        return math.ceil(words * _TOKENS_A_WORD) + self.pinned if self.pinned is not None else 0
+        return math.ceil(words * _TOKENS_A_WORD) + self.pinned
 
     @property
     def cache(self) -> Cache | None:

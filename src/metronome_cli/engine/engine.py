@@ -20,7 +20,7 @@ from ..errors import ProfileError
 from ..window import Policy, Positions, Recycle
 from .blocks import BlockHook, BlockPool
 from .decoder import Decoder
-from .device import check_kernels, check_row
+from .device import check_kernels, check_narrow, check_row
 from .eager import EagerSteps
 from .kv_pool import KvPool, Narrow
 from .rows import Computed, Row, Session, Steps
@@ -350,9 +350,7 @@ def _steps(decoder: Decoder, memory: KvPool) -> Steps:
             cure = f"{cure}; use a smaller pool.block_size, model.dtype = bfloat16, another card or cpu"
             raise ProfileError("run.device", "cuda", cure) from error
     if memory.key_scales is not None:
-        raise ProfileError(
-            "pool.kv", "fp8", "only the kernels on a CUDA device read it; use run.device = cuda"
-        )
+        check_narrow(decoder.device)
     return EagerSteps(decoder, memory)
 
 

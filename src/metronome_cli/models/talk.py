@@ -116,7 +116,7 @@ class Talks:
         self._free = profile.model.mode == "free"
         unsaid = {*chat.special, *chat.ends} - rests - says if self._free else set()
         # What a model has no logit for it cannot say anyhow.
-        self._unsaid = tuple(sorted(unsaid & set(range(decoder.config.vocab))))
+        self._unsaid = tuple(sorted(token for token in unsaid if 0 <= token < decoder.config.vocab))
         self._start: After = "answer" if self._free else "header"
         self._policy = profile.check_fit(len(chat.header))
         self.engine = Engine(

@@ -24,30 +24,9 @@ from .messages import Beat, Ready
 
 # Shares of the frame's period at which histograms are cut: closest where an answer is just in time.
 BUDGET_CUTS = (
-    0.05,
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.85,
-    0.9,
-    0.95,
-    1,
-    1.1,
-    1.25,
-    1.5,
-    1.75,
-    2,
-    2.5,
-    3,
-    4,
-    6,
-    8,
-)
+    0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3,
+    4, 6, 8,
+)  # fmt: skip
 LATENESS_CUTS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8)
 _POINTS = (50, 90, 99)
 _STEP = 0.001  # of a logarithm, between two fine counts
